@@ -1,0 +1,42 @@
+"""Base of the config models: frozen, and able to tell itself for the record without its secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+HIDDEN = "**********"
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+
+
+def shown(name: str, value: str) -> str:
+    """`value` as it may be written down: hidden where the variable's name speaks of a secret."""
+    return HIDDEN if _SECRET_NAME.search(name) else value
+
+
+class ConfigModel(BaseModel):
+    """A part of one of the two files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every recorded key with its value, defaults included, as plain data; secrets hidden."""
+        return {name: _plain(name, getattr(self, name)) for name in self._recorded_keys()}
+
+    def _recorded_keys(self) -> list[str]:
+        # Keys of other suites are not ours to write down: they may hold secrets.
+        return list(type(self).model_fields)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, ConfigModel):
+        return value.resolved()
+    if isinstance(value, dict):
+        return {key: _plain(key, item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, SecretStr):
+        return HIDDEN
+    return shown(name, value) if isinstance(value, str) else value

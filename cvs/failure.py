@@ -1,0 +1,203 @@
+"""Who failed first: a pure function over what each node left.
+
+torchrun blames victims: of the ranks that lose a dead peer it names the first it sees, and of a hang it names
+those that waited. The evidence is weighed instead, over all nodes, strongest first:
+
+1. a rank that a signal ended, unless torchrun or cvs sent it;
+2. a rank with an error that is no loss of a peer and no time-out;
+3. where there are only time-outs: the ranks that were ended without an error of their own did not arrive;
+4. the node that ended first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cvs.models import Failure
+
+TAIL_LINES = 15
+
+_PEER_LOSS = re.compile(
+    r"connection (was )?(closed|reset|refused) by|connection reset|broken pipe|timed? ?out|DistBackendError"
+    r"|DistNetworkError|DistStoreError|watchdog|remote process exited|socket (closed|error)",
+    re.IGNORECASE,
+)
+_FAILED_RANK = re.compile(
+    r"rank\s*: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)\s*\n"
+    r"(?:.*\n)?.*?exitcode\s*: (?P<exit_code>-?\d+) \(pid: (?P<pid>\d+)\)"
+)
+_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d+) via 15")
+_PREFIX = re.compile(r"^\[[^\]\s]*\d+\]:", re.MULTILINE)
+_SIGTERM = -15
+_SIGABRT = -6
+
+
+@dataclass(frozen=True)
+class RankTrail:
+    """What one rank left on its node."""
+
+    rank: int
+    local_rank: int
+    error: str | None = None
+    """Message of its error file; None where it has none."""
+    stderr: str = ""
+    log: str | None = None
+    """Where its own output lies, below the run's folder."""
+
+
+@dataclass(frozen=True)
+class NodeTrail:
+    """What one node left."""
+
+    node_rank: int
+    node: str
+    exit_code: int | None
+    seconds: float | None
+    """When it ended, after the start; None: it did not end by itself."""
+    stopped_by_cvs: bool = False
+    output: str = ""
+    """Console output, torchrun's summary in it."""
+    log: str | None = None
+    ranks: tuple[RankTrail, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """torchrun's own words about one rank."""
+
+    rank: int
+    exit_code: int
+    pid: int
+
+
+@dataclass
+class _Suspect:
+    node: NodeTrail
+    ranks: list[int] = field(default_factory=list)
+    what: str = ""
+
+
+def first_failure(trails: Sequence[NodeTrail]) -> Failure | None:
+    """The first that failed, and where to read about it; None where every node ended well.
+
+    Args: trails: one per node that was started.
+    """
+    by_end = sorted(trails, key=lambda trail: (trail.seconds is None, trail.seconds, trail.node_rank))
+    if all(trail.exit_code == 0 for trail in by_end):
+        return None
+    rules: list[Callable[[Sequence[NodeTrail]], _Suspect | None]] = [
+        _ended_by_signal,
+        _own_error,
+        _did_not_arrive,
+        _first_to_end,
+    ]
+    suspect = next(found for rule in rules if (found := rule(by_end)))
+    return _told(suspect)
+
+
+def _ended_by_signal(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    for trail in trails:
+        forced = {int(found["pid"]) for found in _FORCED.finditer(trail.output)}
+        for verdict in _verdicts(trail):
+            if verdict.exit_code >= 0 or verdict.exit_code == _SIGTERM or verdict.pid in forced:
+                continue
+            if verdict.exit_code == _SIGABRT and _PEER_LOSS.search(_stderr_of(trail, verdict.rank)):
+                continue  # NCCL's watchdog aborts those that wait for a lost peer.
+            return _Suspect(trail, [verdict.rank], f"was ended by signal {-verdict.exit_code}")
+    return None
+
+
+def _own_error(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    for trail in trails:
+        for rank in trail.ranks:
+            message = rank.error or _last_exception(rank.stderr)
+            if message and not _PEER_LOSS.search(message):
+                return _Suspect(trail, [rank.rank], f"failed: {_one_line(message)}")
+    return None
+
+
+def _did_not_arrive(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    waited = any(rank.error or _last_exception(rank.stderr) for trail in trails for rank in trail.ranks)
+    if not waited:
+        return None
+    for trail in trails:
+        terminated = {verdict.rank for verdict in _verdicts(trail) if verdict.exit_code == _SIGTERM}
+        silent = [
+            rank.rank
+            for rank in trail.ranks
+            if rank.rank in terminated and not rank.error and not _last_exception(rank.stderr)
+        ]
+        if silent:
+            return _Suspect(trail, silent, "did not arrive at a collective that the others waited in")
+    return None
+
+
+def _first_to_end(trails: Sequence[NodeTrail]) -> _Suspect:
+    failed = [trail for trail in trails if trail.exit_code != 0 and not trail.stopped_by_cvs]
+    trail = (failed or [trail for trail in trails if trail.exit_code != 0])[0]
+    if trail.exit_code is None:
+        return _Suspect(trail, [], "was started and did not end")
+    if trail.stopped_by_cvs:
+        return _Suspect(trail, [], "did not end by itself and was stopped")
+    if trail.exit_code < 0:
+        return _Suspect(trail, [], f"lost its launcher to signal {-trail.exit_code}")
+    return _Suspect(trail, [], f"ended first, with exit code {trail.exit_code}{_last_words(trail)}")
+
+
+def _last_words(trail: NodeTrail) -> str:
+    message = _last_exception(trail.output)
+    return f": {_one_line(message)}" if message else ""
+
+
+def _verdicts(trail: NodeTrail) -> Iterator[_Verdict]:
+    for found in _FAILED_RANK.finditer(trail.output):
+        yield _Verdict(int(found["rank"]), int(found["exit_code"]), int(found["pid"]))
+
+
+def _stderr_of(trail: NodeTrail, rank: int) -> str:
+    return "".join(left.stderr for left in trail.ranks if left.rank == rank)
+
+
+def _last_exception(text: str) -> str | None:
+    """Last line that looks like the end of a traceback: `SomeError: message`."""
+    found = re.findall(r"^(?:\S*\]:)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$", text, re.MULTILINE)
+    return found[-1] if found else None
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
+def _told(suspect: _Suspect) -> Failure:
+    node = suspect.node
+    place = f"{node.node} (node rank {node.node_rank})"
+    who = f"{_ranks(suspect.ranks)} on {place}" if suspect.ranks else place
+    log, text = _log_of(node, suspect.ranks)
+    return Failure(
+        reason=f"{who} {suspect.what}",
+        node_rank=node.node_rank,
+        node=node.node,
+        ranks=tuple(suspect.ranks),
+        log=log,
+        tail=tuple(_tail(text)),
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _log_of(node: NodeTrail, ranks: Iterable[int]) -> tuple[str | None, str]:
+    """The log that says most: the rank's own where it wrote anything, else the node's."""
+    for rank in node.ranks:
+        if rank.rank in ranks and rank.log and rank.stderr.strip():
+            return rank.log, rank.stderr
+    return node.log, node.output
+
+
+def _tail(text: str) -> list[str]:
+    lines = [line.rstrip() for line in _PREFIX.sub("", text).splitlines() if line.strip()]
+    return lines[-TAIL_LINES:]

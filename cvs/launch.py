@@ -1,0 +1,319 @@
+"""From config and topology to a launch plan: everything that will be run, before any node is touched.
+
+Pure: no clock, file, network or environment. What is known only when a run begins (its id, a free port on
+the head, where local nodes live) comes in as a `Site`; without one the plan is on paper.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import field_serializer
+
+from cvs.config import AortaConfig, ClusterConfig
+from cvs.config.model import shown
+from cvs.models import Accelerator, Frozen
+from cvs.topology import NodeAddress, topology_of
+
+SHUTDOWN_SECONDS = 10
+"""How long torchrun gives its workers between SIGTERM and SIGKILL."""
+
+
+class Site(Frozen):
+    """What a plan takes from the moment and the machine of a run."""
+
+    run_id: str = "<run id>"
+    master_port: int | None = None
+    """None: a free port on the head, chosen just before the start."""
+    nodes_dir: str = "cvs_runs/nodes"
+    """Where the folders of local nodes lie."""
+    torch_python: str = "python3"
+    """Interpreter with PyTorch, for runtime `process`."""
+
+
+class Variable(Frozen):
+    """One environment variable of the job, and which key it comes from."""
+
+    name: str
+    value: str
+    source: str
+
+    @field_serializer("value")
+    def _without_secret(self, value: str) -> str:
+        return shown(self.name, value)
+
+
+class Connection(Frozen):
+    """How cvs reaches a node."""
+
+    transport: Literal["ssh", "local"]
+    username: str
+    port: int | None = None
+    priv_key_file: str | None = None
+    jump_host: str | None = None
+    ssh_config: str | None = None
+    known_hosts: str | None = None
+    host_key_policy: str = "strict"
+
+
+class ContainerPlan(Frozen):
+    """The container on one node."""
+
+    image: str
+    name: str
+    shm_size: str
+    network_mode: str
+    privileged: bool
+    devices: tuple[str, ...]
+    groups: tuple[str, ...]
+    mounts: tuple[tuple[str, str], ...]
+    """Folder on the node, folder in the container; all read-write."""
+
+
+class NodePlan(Frozen):
+    """What will happen on one node."""
+
+    node_rank: int
+    node: str
+    vpc_ip: str
+    connection: Connection
+    aorta_path: str
+    """The workload's folder on the node."""
+    copied_from: str | None = None
+    """Local nodes: the folder on this machine that `aorta_path` is a copy of."""
+    workdir: str
+    """The same folder as the job sees it: the mount point in a container."""
+    out_dir: str
+    """Where torchrun leaves its logs, as the job sees it; below `workdir`."""
+    argv: tuple[str, ...]
+    environment: tuple[Variable, ...]
+    required_files: tuple[str, ...]
+    """Relative to `aorta_path`; must exist on the node."""
+    container: ContainerPlan | None = None
+
+    def variables(self) -> dict[str, str]:
+        """The environment as the job gets it, later sources over earlier ones."""
+        return {variable.name: variable.value for variable in self.environment}
+
+    @property
+    def out_dir_on_node(self) -> str:
+        """`out_dir` as the node sees it."""
+        return str(PurePosixPath(self.aorta_path) / PurePosixPath(self.out_dir).relative_to(self.workdir))
+
+
+class Rendezvous(Frozen):
+    """Where and as what the nodes meet."""
+
+    address: str
+    port: int | None
+    id: str
+
+
+class Limits(Frozen):
+    """Every limit of time of a run, in seconds."""
+
+    total: float
+    """Set-up and run together."""
+    join: float
+    grace: float
+    """After the first node failed: how long the others may end by themselves."""
+    shutdown: float = SHUTDOWN_SECONDS + 5
+    """After SIGTERM: how long torchrun may take to end its workers."""
+    after_first_end: float = 30
+    """After the first node ended well: it has seen all workers end, so the others are about to end, too."""
+    transfer: float = 600
+    """Collection from one node."""
+    teardown: float = 60
+
+
+class LaunchPlan(Frozen):
+    """One job over all nodes."""
+
+    benchmark: str
+    run_id: str
+    mode: Literal["torchrun", "script"]
+    runtime: Literal["docker", "process"]
+    accelerator: Accelerator
+    num_nodes: int
+    local_world_size: int
+    gpus_per_node: int
+    rendezvous: Rendezvous
+    limits: Limits
+    collect_traces: bool
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks over all nodes."""
+        return self.num_nodes * self.local_world_size
+
+    @property
+    def head(self) -> NodePlan:
+        """Node rank 0."""
+        return self.nodes[0]
+
+
+def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = None) -> LaunchPlan:
+    """The launch plan of the Aorta benchmark; without `site` as far as it can be told on paper."""
+    site = site or Site()
+    topology = topology_of(cluster)
+    rendezvous = Rendezvous(
+        address=bench.multi_node.master_addr or topology.head.vpc_ip,
+        port=bench.multi_node.master_port or site.master_port,
+        id=site.run_id,
+    )
+    builder = _NodePlanner(cluster, bench, site, rendezvous, len(topology.nodes))
+    return LaunchPlan(
+        benchmark="aorta",
+        run_id=site.run_id,
+        mode=builder.mode,
+        runtime=bench.runtime,
+        accelerator=bench.accelerator,
+        num_nodes=len(topology.nodes),
+        local_world_size=bench.local_world_size,
+        gpus_per_node=bench.gpus_per_node,
+        rendezvous=rendezvous,
+        limits=Limits(
+            total=bench.timeout_seconds,
+            join=bench.multi_node.join_timeout_seconds,
+            grace=bench.multi_node.grace_seconds,
+        ),
+        collect_traces=bench.multi_node.collect_traces,
+        nodes=tuple(builder.plan(node) for node in topology.nodes),
+    )
+
+
+class _NodePlanner:
+    """Builds the plan of each node; holds what is the same for all of them."""
+
+    def __init__(
+        self, cluster: ClusterConfig, bench: AortaConfig, site: Site, rendezvous: Rendezvous, num_nodes: int
+    ) -> None:
+        self.cluster = cluster
+        self.bench = bench
+        self.site = site
+        self.rendezvous = rendezvous
+        self.num_nodes = num_nodes
+        wanted = bench.multi_node.master_launch_mode
+        automatic: Literal["script", "torchrun"] = "script" if num_nodes == 1 else "torchrun"
+        self.mode = automatic if wanted == "auto" else wanted
+
+    def plan(self, node: NodeAddress) -> NodePlan:
+        """Everything that happens on `node`."""
+        bench = self.bench
+        copied = self.cluster.transport == "local" and bench.runtime == "process"
+        aorta_path = f"{self.site.nodes_dir}/{node.name}/aorta" if copied else bench.aorta_path
+        workdir = bench.container_mount_path if bench.runtime == "docker" else aorta_path
+        out_dir = f"{workdir}/.cvs/{self.site.run_id}"
+        script = self.mode == "script"
+        return NodePlan(
+            node_rank=node.node_rank,
+            node=node.name,
+            vpc_ip=node.vpc_ip,
+            connection=self._connection(),
+            aorta_path=aorta_path,
+            copied_from=bench.aorta_path if copied else None,
+            workdir=workdir,
+            out_dir=out_dir,
+            argv=self._script(workdir) if script else self._torchrun(node, workdir, out_dir),
+            environment=self._environment(node, out_dir),
+            required_files=(
+                bench.experiment_script if script else bench.multi_node.train_script,
+                bench.base_config,
+            ),
+            container=self._container() if bench.runtime == "docker" else None,
+        )
+
+    def _connection(self) -> Connection:
+        names = Connection.model_fields.keys() - {"port"}
+        values: dict[str, Any] = {name: getattr(self.cluster, name) for name in names}
+        return Connection(**values, port=self.cluster.ssh_port)
+
+    def _script(self, workdir: str) -> tuple[str, ...]:
+        bench = self.bench
+        return ("bash", f"{workdir}/{bench.experiment_script}", f"{workdir}/{bench.base_config}")
+
+    def _torchrun(self, node: NodeAddress, workdir: str, out_dir: str) -> tuple[str, ...]:
+        bench, many = self.bench, self.bench.multi_node
+        docker = bench.runtime == "docker"
+        launcher = ("torchrun",) if docker else (self.site.torch_python, "-m", "torch.distributed.run")
+        port = self.rendezvous.port or "<free port on the head>"
+        return (
+            *launcher,
+            f"--nnodes={self.num_nodes}",
+            f"--node_rank={node.node_rank}",
+            f"--nproc_per_node={bench.local_world_size}",
+            f"--master_addr={self.rendezvous.address}",
+            f"--master_port={port}",
+            # Static rendezvous keeps node ranks as asked; its store knows no job but by this id.
+            f"--rdzv_id={self.rendezvous.id}",
+            f"--rdzv_conf=timeout={many.join_timeout_seconds}",
+            # A restart would append to the traces and metrics of the first attempt.
+            "--max_restarts=0",
+            f"--log_dir={out_dir}/torchrun",
+            "--tee=3",
+            *many.extra_torchrun_args,
+            f"{workdir}/{many.train_script}",
+            "--config",
+            f"{workdir}/{bench.base_config}",
+            *self._overrides(),
+            *many.extra_train_args,
+        )
+
+    def _overrides(self) -> tuple[str, ...]:
+        # The trainer declares it with nargs="*": of several groups only the last would count.
+        pairs = [f"{key}={value}" for key, value in self.bench.training_overrides.items()]
+        return ("--override", *pairs) if pairs else ()
+
+    def _environment(self, node: NodeAddress, out_dir: str) -> tuple[Variable, ...]:
+        given = self.bench.environment.model_fields_set
+        variables = self.bench.environment.variables()
+        sources = {
+            "cluster env_vars": self.cluster.env_vars,
+            f"node_dict.{node.name}.env_vars": self.cluster.node_dict[node.name].env_vars,
+            "default": {name: value for name, value in variables.items() if name not in given},
+            "environment": {name: value for name, value in variables.items() if name in given},
+            "multi_node.extra_env": self.bench.multi_node.extra_env,
+        }
+        merged: dict[str, Variable] = {}
+        for source, values in sources.items():
+            merged.update(_labelled(values, source))
+        computed = _labelled(self._computed(out_dir), "cvs")
+        # An explicit value wins over a computed one, except over those that make a run what it is.
+        own = {name: computed.pop(name) for name in ("CVS_RUN_ID", "TORCHELASTIC_RUN_ID")}
+        return tuple({**computed, **merged, **own}.values())
+
+    def _computed(self, out_dir: str) -> dict[str, str]:
+        bench = self.bench
+        variables = {
+            "TENSILE_STREAMK_MAX_CUS": str(256 - bench.environment.NCCL_MAX_NCHANNELS),
+            # By variable, since an older torchrun ignores the variable but refuses the option.
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
+            "TORCHELASTIC_ERROR_FILE": f"{out_dir}/node_error.json",
+            "CVS_RUN_ID": self.site.run_id,
+            "TORCHELASTIC_RUN_ID": self.site.run_id,
+        }
+        if bench.accelerator == "none":
+            # As a container without devices: a process sees no GPU either.
+            variables |= {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
+        if self.mode == "script" and bench.training_overrides:
+            variables["AORTA_OVERRIDE_ARGS"] = " ".join(self._overrides())
+        return variables
+
+    def _container(self) -> ContainerPlan:
+        bench = self.bench
+        return ContainerPlan(
+            image=bench.docker.image,
+            name=bench.docker.container_name,
+            shm_size=bench.docker.shm_size,
+            network_mode=bench.docker.network_mode,
+            privileged=bench.docker.privileged,
+            devices=("/dev/kfd", "/dev/dri") if bench.accelerator == "rocm" else (),
+            groups=("video", "render") if bench.accelerator == "rocm" else (),
+            mounts=((bench.aorta_path, bench.container_mount_path),),
+        )
+
+
+def _labelled(variables: dict[str, str], source: str) -> dict[str, Variable]:
+    return {name: Variable(name=name, value=value, source=source) for name, value in variables.items()}

@@ -1,0 +1,252 @@
+"""The one place where each metric is defined: interval arithmetic and what is made of it, in integer ns.
+
+Every start and end is an integer, so intervals that touch never overlap and the identities hold exactly:
+on the `gpu` basis computation + exposed communication + exposed memcpy = busy and busy + idle = total, on the
+`cpu` basis compute + exposed communication + other = step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from statistics import fmean, stdev
+
+from cvs.errors import TraceError
+from cvs.kernels import Bucket
+from cvs.models import Aggregates, Counts, CpuSums, RankMetrics, Ratios, Step, Timeline
+
+Interval = tuple[int, int]
+"""Start and end of one event, ns on one clock, half-open: [start, end)."""
+
+Buckets = Mapping[Bucket, Sequence[Interval]]
+"""Intervals of a rank's GPU events by bucket, in any order."""
+
+COUNTED = frozenset({"complete", "repaired", "incomplete", "truncated"})
+"""Qualities of ranks that enter values over ranks.
+
+A rank with lost events is counted with what it has, because leaving it out would hide it; the verdict is red
+by its quality anyway. A rank whose numbers cannot be told (duplicate, unreadable) or that never used the
+declared accelerator is left out.
+"""
+
+# --- intervals --------------------------------------------------------------------------------------------
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Sorted, disjoint intervals that cover the same time; those that touch become one.
+
+    An empty interval stays where it touches no other: it is length 0 but moves the first start or last end.
+
+    Raises: TraceError: an interval ends before it starts.
+    """
+    merged: list[Interval] = []
+    reach = None
+    for start, end in sorted(intervals):
+        if end < start:
+            raise TraceError(f"an interval ends before it starts: {start} to {end} ns")
+        if reach is None or start > reach:
+            merged.append((start, end))
+            reach = end
+        elif end > reach:
+            merged[-1] = (merged[-1][0], end)
+            reach = end
+    return merged
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """Sum of the lengths of disjoint intervals."""
+    return sum(end - start for start, end in intervals)
+
+
+def minus(intervals: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
+    """Part of `intervals` outside `holes`; both are unions."""
+    rest: list[Interval] = []
+    first = 0
+    for start, end in intervals:
+        while first < len(holes) and holes[first][1] <= start:
+            first += 1
+        at, reach = first, start
+        while at < len(holes) and holes[at][0] < end:
+            hole_start, hole_end = holes[at]
+            if hole_start > reach:
+                rest.append((reach, hole_start))
+            reach = hole_end
+            at += 1
+        if reach < end:
+            rest.append((reach, end))
+    return rest
+
+
+def clip(intervals: Sequence[Interval], window: Interval) -> list[Interval]:
+    """Part of `intervals`, a union, inside `window`."""
+    start, end = window
+    first = bisect_right(intervals, start, key=itemgetter(1))
+    last = bisect_left(intervals, end, lo=first, key=itemgetter(0))
+    return [(max(a, start), min(b, end)) for a, b in intervals[first:last]]
+
+
+# --- one rank, gpu basis ----------------------------------------------------------------------------------
+
+
+def timeline(buckets: Buckets) -> Timeline | None:
+    """The eight rows of a rank's GPU timeline; None without GPU events.
+
+    Where kinds overlap, computation counts before communication before memcpy. The total is first start to
+    last end over everything in the trace, not step time.
+
+    Source: TraceLens `gpu_timeline` over every GPU event (its option for unlinked kernels).
+    """
+    compute, comm, memcpy = (
+        union(buckets.get(kind, ())) for kind in ("computation", "communication", "memcpy")
+    )
+    everything = union([*compute, *comm, *memcpy])
+    if not everything:
+        return None
+    busy, total = length(everything), everything[-1][1] - everything[0][0]
+    return Timeline(
+        computation_time=length(compute),
+        exposed_comm_time=length(minus(comm, compute)),
+        exposed_memcpy_time=length(minus(minus(memcpy, compute), comm)),
+        busy_time=busy,
+        idle_time=total - busy,
+        total_time=total,
+        total_comm_time=length(comm),
+        total_memcpy_time=length(memcpy),
+    )
+
+
+def counts(buckets: Buckets) -> Counts:
+    """Number of GPU events in all and per bucket, events of length 0 included."""
+    sizes = {kind: len(events) for kind, events in buckets.items()}
+    return Counts(
+        all_gpu=sum(sizes.values()),
+        computation=sizes.get("computation", 0),
+        communication=sizes.get("communication", 0),
+        memcpy=sizes.get("memcpy", 0),
+    )
+
+
+def gpu_ratios(rows: Timeline) -> Ratios:
+    """Shares of the total time, and of communication that is hidden; None where a share is of nothing."""
+    return Ratios(
+        compute=_share(rows.computation_time, rows.total_time),
+        comm=_share(rows.total_comm_time, rows.total_time),
+        exposed_comm=_share(rows.exposed_comm_time, rows.total_time),
+        overlap=_share(rows.total_comm_time - rows.exposed_comm_time, rows.total_comm_time),
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+# --- one rank, cpu basis ----------------------------------------------------------------------------------
+
+
+def cpu_sums(step: Interval, comm: Sequence[Interval], compute: Sequence[Interval]) -> CpuSums:
+    """The six sums of one step.
+
+    Args: step: the `ProfilerStep`; comm, compute: unions of the collectives, of the operators that compute.
+    """
+    comm, compute = clip(comm, step), clip(compute, step)
+    exposed = length(minus(comm, compute))
+    span, hidden = step[1] - step[0], length(comm) - exposed
+    return CpuSums(
+        step=span,
+        comm=length(comm),
+        compute=length(compute),
+        overlap=hidden,
+        exposed_comm=exposed,
+        other=span - length(compute) - exposed,
+    )
+
+
+def cpu_total(sums: Sequence[CpuSums]) -> CpuSums | None:
+    """Sums over several steps, which every ratio is taken of; None without a step."""
+    if not sums:
+        return None
+    return CpuSums(**{name: sum(getattr(one, name) for one in sums) for name in CpuSums.model_fields})
+
+
+def cpu_ratios(sums: CpuSums) -> Ratios:
+    """Shares of the time in steps, and of communication that is hidden; None where a share is of nothing."""
+    return Ratios(
+        compute=_share(sums.compute, sums.step),
+        comm=_share(sums.comm, sums.step),
+        exposed_comm=_share(sums.exposed_comm, sums.step),
+        overlap=_share(sums.overlap, sums.comm),
+    )
+
+
+# --- steps ------------------------------------------------------------------------------------------------
+
+
+def iteration_ns(steps: Sequence[Step]) -> float | None:
+    """Mean step period of one rank: difference of the starts of steps with consecutive numbers.
+
+    A host that runs ahead of its GPU shortens the duration of a step, not the period. A single step has only
+    its duration. None without a step, where no two numbers are consecutive, or where the clock went back.
+    """
+    if len(steps) == 1:
+        return float(steps[0].duration_ns)
+    starts = {step.number: step.start_ns for step in steps}
+    periods = [starts[number + 1] - start for number, start in starts.items() if number + 1 in starts]
+    return sum(periods) / len(periods) if periods and min(periods) >= 0 else None
+
+
+def common_steps(ranks: Sequence[RankMetrics]) -> frozenset[int]:
+    """Numbers of the steps that every rank measured, among the ranks that have steps at all."""
+    windows = [frozenset(step.number for step in rank.steps) for rank in ranks if rank.steps]
+    return frozenset.intersection(*windows) if windows else frozenset()
+
+
+# --- over ranks -------------------------------------------------------------------------------------------
+
+
+def aggregates(ranks: Sequence[RankMetrics]) -> Aggregates:
+    """Values over the ranks that count (`COUNTED`) and have them.
+
+    Where ranks measured different steps, iteration times and the ratios of the `cpu` basis are taken from the
+    steps that all of them have. The ratios of the `gpu` basis are of each rank's whole window.
+    """
+    counted = [rank for rank in ranks if rank.quality.status in COUNTED]
+    common = common_steps(counted)
+    iterations = _present(iteration_ns(_among(rank.steps, common)) for rank in counted)
+    shares = [found for rank in counted if (found := _ratios(rank, common))]
+    mean = _mean(iterations)
+    std = _std(iterations)
+    return Aggregates(
+        avg_iteration_time_us=None if mean is None else mean / 1e3,
+        std_iteration_time_us=None if std is None else std / 1e3,
+        time_variance_ratio=std / mean if mean and std is not None else None,
+        avg_compute_ratio=_mean(_present(found.compute for found in shares)),
+        avg_comm_ratio=_mean(_present(found.comm for found in shares)),
+        avg_overlap_ratio=_mean(_present(found.overlap for found in shares)),
+    )
+
+
+def _ratios(rank: RankMetrics, common: frozenset[int]) -> Ratios | None:
+    if rank.basis == "gpu":
+        return rank.ratios
+    total = cpu_total([step.cpu_ns for step in _among(rank.steps, common) if step.cpu_ns])
+    return cpu_ratios(total) if total else None
+
+
+def _among(steps: Sequence[Step], numbers: frozenset[int]) -> list[Step]:
+    return [step for step in steps if step.number in numbers]
+
+
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _std(values: Sequence[float]) -> float | None:
+    """Sample standard deviation (n - 1); 0 where a single value has no spread."""
+    if len(values) < 2:
+        return 0.0 if values else None
+    return stdev(values)

@@ -1,0 +1,411 @@
+"""What runners leave and parsers measure: small frozen results, the meeting place of both.
+
+Runners never parse and parsers never run. A runner ends in a `RunResult`; its `trace_set` (or one made from
+any folder) is what a parser gets; a parser ends in a `ParseResult`. Times are integer nanoseconds inside
+(`…_ns`); `…_us` and `…_ms` appear only where a result leaves the program. A ratio is 0..1. What was not
+measured is None, never 0.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+"""Of the files written from these models; it grows when a reader of an older version would misread them."""
+
+Accelerator = Literal["rocm", "cuda", "none"]
+Basis = Literal["gpu", "cpu"]
+
+
+def basis_of(accelerator: Accelerator) -> Basis:
+    """Basis on which metrics are taken where `accelerator` is declared; bases never mix."""
+    return "cpu" if accelerator == "none" else "gpu"
+
+
+class Frozen(BaseModel):
+    """Base of all results: immutable, no unknown field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- what a run leaves ------------------------------------------------------------------------------------
+
+
+class RunStatus(str, Enum):
+    """Where a run stands; `timeout` is its own word because its cure is another one."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+class CommandResult(Frozen):
+    """One finished command on one node."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
+
+
+class TraceFile(Frozen):
+    """One collected file, as the node had it."""
+
+    path: str
+    """Below the folder of collected traces, `node_<node rank>/<path below aorta_path>`."""
+    node_rank: int | None
+    size: int
+    sha256: str
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it lies below a `torch_profiler` folder (metrics and rank logs lie beside it)."""
+        return "torch_profiler" in PurePosixPath(self.path).parts
+
+
+class Failure(Frozen):
+    """Why a run failed, and who failed first, as far as what the nodes left tells."""
+
+    reason: str
+    """One sentence for the user."""
+    node_rank: int | None = None
+    node: str | None = None
+    ranks: tuple[int, ...] = ()
+    """Global ranks that failed first or did not arrive; empty where only the node is known."""
+    log: str | None = None
+    """The log to read first, below the run's folder."""
+    tail: tuple[str, ...] = ()
+    """Last lines of that log."""
+
+
+class NodeResult(Frozen):
+    """How the job went on one node."""
+
+    node_rank: int
+    node: str
+    exit_code: int | None = None
+    """Of torchrun; negative: the signal that ended it; None: never started, or its end was never seen."""
+    seconds: float | None = None
+    stopped_by_cvs: bool = False
+    """True where cvs ended it after another node had failed, at a time-out or an interrupt."""
+    left_running: tuple[int, ...] = ()
+    """Process ids that survived everything; always empty unless something is badly wrong."""
+    log: str | None = None
+    facts: dict[str, str] = Field(default_factory=dict)
+    """What the run was made with on this node: versions of torch, ROCm, RCCL, names of GPUs, …"""
+    error: str | None = None
+    """What failed on this node outside the job itself: set-up, collection, teardown."""
+
+
+class TraceSet(Frozen):
+    """What a parser is given: collected traces and what is known about the job that made them."""
+
+    root: str
+    """Folder that the paths in `files` are relative to."""
+    files: tuple[TraceFile, ...]
+    accelerator: Accelerator
+    world_size: int | None = None
+    """Ranks that were started; None where nobody knows (traces from anywhere)."""
+    local_world_size: int | None = None
+
+
+class RunResult(Frozen):
+    """One run of one benchmark, good or bad, as its runner left it."""
+
+    benchmark: str
+    run_id: str
+    status: RunStatus
+    started: str
+    """UTC, ISO 8601."""
+    duration_seconds: float | None = None
+    accelerator: Accelerator
+    num_nodes: int
+    local_world_size: int
+    gpus_per_node: int
+    nodes: tuple[NodeResult, ...] = ()
+    files: tuple[TraceFile, ...] = ()
+    failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that were started over all nodes."""
+        return self.num_nodes * self.local_world_size
+
+    def trace_set(self, root: str) -> TraceSet:
+        """Traces of this run, collected below `root`."""
+        return TraceSet(
+            root=root,
+            files=tuple(file for file in self.files if file.is_trace),
+            accelerator=self.accelerator,
+            world_size=self.world_size,
+            local_world_size=self.local_world_size,
+        )
+
+
+# --- what a parser measures -------------------------------------------------------------------------------
+
+QualityStatus = Literal[
+    "complete", "repaired", "incomplete", "truncated", "no_gpu_events", "unreadable", "duplicate"
+]
+
+
+class Quality(Frozen):
+    """How much of a rank's trace could be read, and what was lost."""
+
+    status: QualityStatus
+    cause: str | None = None
+    dropped: dict[str, int] = Field(default_factory=dict)
+    """Number of events that were dropped, by cause."""
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether nothing that counts can be missing."""
+        return self.status in ("complete", "repaired")
+
+
+class Timeline(Frozen):
+    """The eight rows of one rank's GPU timeline, integer ns.
+
+    Source: TraceLens `gpu_timeline`; computation + exposed_comm + exposed_memcpy = busy, busy + idle = total.
+    """
+
+    computation_time: int
+    exposed_comm_time: int
+    exposed_memcpy_time: int
+    busy_time: int
+    idle_time: int
+    total_time: int
+    total_comm_time: int
+    total_memcpy_time: int
+
+
+class ExactNs(Frozen):
+    """The timeline rows by selection mode: every GPU event, or only those linked to a runtime call."""
+
+    all: Timeline
+    linked: Timeline | None = None
+
+
+class CpuSums(Frozen):
+    """The six sums of the `cpu` basis, integer ns; step = compute + exposed_comm + other."""
+
+    step: int
+    comm: int
+    compute: int
+    overlap: int
+    exposed_comm: int
+    other: int
+
+
+class Counts(Frozen):
+    """Number of GPU events, in all and per bucket."""
+
+    all_gpu: int
+    computation: int
+    communication: int
+    memcpy: int
+
+
+class Ratios(Frozen):
+    """Shares of a rank's total time, and of its communication that is hidden (overlap)."""
+
+    compute: float | None
+    comm: float | None
+    exposed_comm: float | None
+    overlap: float | None
+
+
+class Step(Frozen):
+    """One complete `ProfilerStep` of one rank."""
+
+    number: int
+    start_ns: int
+    """On the clock of the trace: since 1970 where the trace tells its `baseTimeNanoseconds` or stamps so."""
+    duration_ns: int
+    cpu_ns: CpuSums | None = None
+
+
+class LeftOut(Frozen):
+    """A file that was not used, and why."""
+
+    file: str
+    why: str
+
+
+class RankMetrics(Frozen):
+    """What one rank's trace tells."""
+
+    rank: int | None
+    """Global rank; None where no one knows it (one file by itself)."""
+    node: int | None = None
+    """Node rank."""
+    local_rank: int | None = None
+    world_size: int | None = None
+    """As the trace itself claims."""
+    files: tuple[str, ...]
+    basis: Basis
+    quality: Quality
+    exact_ns: ExactNs | None = None
+    cpu_ns: CpuSums | None = None
+    counts: Counts | None = None
+    ratios: Ratios | None = None
+    steps: tuple[Step, ...] = ()
+    iteration_ns: float | None = None
+    """Mean step period; the step's own duration where there is only one."""
+    start_ns: int | None = None
+    """Wall clock of the window's start, where the trace tells it."""
+
+    @property
+    def gpu_timeline(self) -> dict[str, float] | None:
+        """Rows of mode all in ms."""
+        rows = self.exact_ns and self.exact_ns.all.model_dump()
+        return {name: value / 1e6 for name, value in rows.items()} if rows else None
+
+    @property
+    def total_time_us(self) -> float | None:
+        """First GPU start to last GPU end; on the `cpu` basis the sum of the complete steps."""
+        return self._us("total_time", "step")
+
+    @property
+    def compute_time_us(self) -> float | None:
+        """Time in which at least one computation ran."""
+        return self._us("computation_time", "compute")
+
+    @property
+    def communication_time_us(self) -> float | None:
+        """Time in which at least one collective ran, hidden or not."""
+        return self._us("total_comm_time", "comm")
+
+    @property
+    def exposed_communication_time_us(self) -> float | None:
+        """Communication that no computation hides."""
+        return self._us("exposed_comm_time", "exposed_comm")
+
+    def _us(self, gpu_row: str, cpu_row: str) -> float | None:
+        if self.exact_ns is not None:
+            return int(getattr(self.exact_ns.all, gpu_row)) / 1e3
+        if self.cpu_ns is not None:
+            return int(getattr(self.cpu_ns, cpu_row)) / 1e3
+        return None
+
+
+class ParseStatus(str, Enum):
+    """How a parse ended."""
+
+    SUCCESS = "success"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    NO_DATA = "no_data"
+
+
+class ParseResult(Frozen):
+    """Everything that a set of traces tells, rank by rank, and what speaks against trusting it."""
+
+    parser: str
+    basis: Basis
+    world_size: int | None
+    """Ranks that were started, else what the traces agree on, else None."""
+    missing_ranks: tuple[int, ...] | None = None
+    """Ranks of the world without a trace; None where the world is unknown."""
+    ranks: tuple[RankMetrics, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Findings about the whole set that make it no evidence: two worlds, two runs, an unknown rank."""
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def status(self) -> ParseStatus:
+        """Success only where every expected rank is there and readable."""
+        readable = sum(rank.quality.is_evidence for rank in self.ranks)
+        if not self.ranks:
+            return ParseStatus.NO_DATA
+        if not readable:
+            return ParseStatus.FAILED
+        whole = readable == len(self.ranks) and not self.missing_ranks and not self.problems
+        return ParseStatus.SUCCESS if whole else ParseStatus.PARTIAL
+
+
+class Aggregates(Frozen):
+    """Values over all ranks that have them; `avg` is the mean over ranks of the rank's value.
+
+    Where the ranks' windows differ, iteration times and the sums of the `cpu` basis use common steps only.
+    """
+
+    avg_iteration_time_us: float | None = None
+    std_iteration_time_us: float | None = None
+    """Sample standard deviation (n - 1) over ranks; 0 with one rank."""
+    time_variance_ratio: float | None = None
+    """std / mean of the iteration time over ranks: a spread, not a variance."""
+    avg_compute_ratio: float | None = None
+    avg_comm_ratio: float | None = None
+    avg_overlap_ratio: float | None = None
+    """Over the ranks that communicate."""
+
+
+class BenchmarkResult(Frozen):
+    """One run, measured: what the verdict is taken on."""
+
+    schema_version: int = SCHEMA_VERSION
+    benchmark: str
+    run_id: str
+    run_status: RunStatus
+    duration_seconds: float | None
+    num_nodes: int
+    gpus_per_node: int
+    accelerator: Accelerator
+    parse: ParseResult
+    aggregates: Aggregates
+    failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def total_gpus(self) -> int:
+        """Accelerators of all nodes."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def per_rank_metrics(self) -> tuple[RankMetrics, ...]:
+        """One entry per rank found."""
+        return self.parse.ranks
+
+    @property
+    def avg_iteration_time_us(self) -> float | None:
+        """Mean over ranks of the rank's mean step period."""
+        return self.aggregates.avg_iteration_time_us
+
+    @property
+    def avg_compute_ratio(self) -> float | None:
+        """Mean over ranks of computation / total."""
+        return self.aggregates.avg_compute_ratio
+
+    @property
+    def avg_comm_ratio(self) -> float | None:
+        """Mean over ranks of total communication / total."""
+        return self.aggregates.avg_comm_ratio
+
+    @property
+    def avg_overlap_ratio(self) -> float | None:
+        """Mean over the ranks that communicate of hidden / total communication."""
+        return self.aggregates.avg_overlap_ratio
+
+
+# --- what the verdict says --------------------------------------------------------------------------------
+
+
+class Violation(Frozen):
+    """One thing that makes the verdict red: a missed limit, or evidence that is not there."""
+
+    name: str
+    """`evidence`, or the key in `expected_results`."""
+    message: str
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""

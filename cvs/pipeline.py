@@ -1,0 +1,121 @@
+"""Run, parse, check, report: the whole product, callable from Python.
+
+```python
+cluster = load_cluster("cluster.json")
+bench = load_aorta("aorta_benchmark.yaml", cluster)
+print(plan_aorta(cluster, bench))  # no node contacted yet
+result = execute(AortaRunner(cluster, bench), TorchTraceParser(), out=Path("results/r1"))
+assert not check(result, bench.expected_results)
+```
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from cvs.config import AortaConfig, ClusterConfig, ExpectedResults
+from cvs.errors import EvidenceError
+from cvs.metrics import aggregates
+from cvs.models import SCHEMA_VERSION, BenchmarkResult, LeftOut, ParseResult, TraceSet
+from cvs.reports.json_report import json_report
+from cvs.run_folder import Manifest, RunFolder, make_run_folder, write_whole
+from cvs.runners._base_runner import BaseRunner
+from cvs.thresholds import check
+
+__all__ = ["Parser", "check", "differences", "execute", "measure", "result_of", "write_report"]
+
+
+class Parser(Protocol):
+    """Turns collected traces into numbers; any module of `cvs.parsers` that does is one."""
+
+    def parse(self, traces: TraceSet) -> ParseResult:
+        """Measure every rank."""
+
+
+def execute(runner: BaseRunner, parser: Parser, out: Path) -> BenchmarkResult:
+    """Run the benchmark in the new folder `out` and measure what it left.
+
+    Raises: CvsError: the run could not be begun, or left nothing that could be looked at.
+    """
+    folder = make_run_folder(out)
+    runner.execute(folder)
+    return measure(folder, parser)
+
+
+def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
+    """Parse what the run collected, and save the metrics in its folder.
+
+    Only files that the manifest has are looked at, and only as they were collected.
+
+    Raises: EvidenceError: the run collected no traces, because it was told so.
+    """
+    manifest = folder.load_manifest()
+    if not manifest.plan.collect_traces:
+        raise EvidenceError("nothing can be parsed: multi_node.collect_traces is false in the benchmark file")
+    run = manifest.run
+    altered = folder.altered(run.files)
+    traces = run.trace_set(str(folder.traces))
+    intact = tuple(file for file in traces.files if file.path not in altered)
+    parsed = parser.parse(traces.model_copy(update={"files": intact}))
+    parsed = parsed.model_copy(
+        update={
+            "problems": (*(f"{path} {why}" for path, why in altered.items()), *parsed.problems),
+            "left_out": (*parsed.left_out, *_not_of_this_run(folder.unlisted(run.files))),
+        }
+    )
+    result = BenchmarkResult(
+        benchmark=run.benchmark,
+        run_id=run.run_id,
+        run_status=run.status,
+        duration_seconds=run.duration_seconds,
+        num_nodes=run.num_nodes,
+        gpus_per_node=run.gpus_per_node,
+        accelerator=run.accelerator,
+        parse=parsed,
+        aggregates=aggregates(parsed.ranks),
+        failure=run.failure,
+        warnings=run.warnings,
+    )
+    folder.save_result(result)
+    return result
+
+
+def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:
+    return tuple(LeftOut(file=path, why="not in the manifest, so not of this run") for path in paths)
+
+
+def result_of(folder: RunFolder, parser: Parser) -> BenchmarkResult:
+    """The run's saved metrics; measured now where none are saved, or only those of another version."""
+    if folder.has_result:
+        result = folder.load_result()
+        if (result.schema_version, result.run_id) == (SCHEMA_VERSION, folder.load_manifest().run.run_id):
+            return result
+    return measure(folder, parser)
+
+
+def write_report(folder: RunFolder, result: BenchmarkResult, limits: ExpectedResults) -> Path:
+    """Write the run's report; its path."""
+    path = folder.report(result.benchmark)
+    write_whole(path, json_report(result, limits, folder.load_manifest()))
+    return path
+
+
+def differences(manifest: Manifest, cluster: ClusterConfig, bench: AortaConfig) -> list[str]:
+    """Keys in which the two files differ from those the run was made with, `expected_results` apart."""
+    now = bench.resolved()
+    then = dict(manifest.benchmark)
+    for data in (now, then):
+        data.pop("expected_results", None)
+    return [*_differing("", manifest.cluster, cluster.resolved()), *_differing("", then, now)]
+
+
+def _differing(where: str, then: Any, now: Any) -> list[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = [*then, *(key for key in now if key not in then)]
+        return [
+            line
+            for key in keys
+            for line in _differing(f"{where}.{key}" if where else key, then.get(key), now.get(key))
+        ]
+    return [] if then == now else [f"{where}: {then!r} then, {now!r} now"]

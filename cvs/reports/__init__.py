@@ -1,0 +1,1 @@
+"""A measured run, told: for machines (JSON) and for people (a table)."""

@@ -1,0 +1,101 @@
+"""The final report for machines, `aorta_benchmark_report.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from cvs.config import ExpectedResults
+from cvs.models import SCHEMA_VERSION, BenchmarkResult, RankMetrics
+from cvs.run_folder import Manifest
+from cvs.thresholds import check, measured, verdict_of
+
+
+def json_report(result: BenchmarkResult, limits: ExpectedResults, manifest: Manifest) -> str:
+    """The report's text: verdict, what it is taken on, and every rank."""
+    violations = check(result, limits)
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": result.benchmark,
+        "run_id": result.run_id,
+        "verdict": verdict_of(violations),
+        "violations": [violation.model_dump() for violation in violations],
+        "status": result.run_status.value,
+        "started": manifest.run.started,
+        "duration_seconds": result.duration_seconds,
+        "cvs_version": manifest.cvs_version,
+        "cluster": {
+            "nodes": result.num_nodes,
+            "gpus_per_node": result.gpus_per_node,
+            "total_gpus": result.total_gpus,
+        },
+        "configuration": _configuration(manifest),
+        "basis": result.parse.basis,
+        "performance": _performance(result),
+        "limits": [_limit(result, name, limit) for name, limit in limits.limits().items()],
+        "world_size": result.parse.world_size,
+        "missing_ranks": result.parse.missing_ranks,
+        "per_rank_summary": [_rank(rank) for rank in result.per_rank_metrics],
+        "nodes": [node.model_dump(mode="json") for node in manifest.run.nodes],
+        "failure": result.failure and result.failure.model_dump(mode="json"),
+        "warnings": [*result.warnings, *result.parse.warnings],
+        "left_out": [left.model_dump() for left in result.parse.left_out],
+    }
+    return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()
+
+
+def _configuration(manifest: Manifest) -> dict[str, Any]:
+    channels = manifest.benchmark["environment"]["NCCL_MAX_NCHANNELS"]
+    return {
+        "nccl_channels": channels,
+        "compute_channels": 256 - channels,
+        "rccl_branch": manifest.benchmark["rccl"]["branch"],
+        "accelerator": manifest.plan.accelerator,
+        "runtime": manifest.plan.runtime,
+        "launch_mode": manifest.plan.mode,
+        "ranks_per_node": manifest.plan.local_world_size,
+        "training_overrides": manifest.benchmark["training_overrides"],
+    }
+
+
+def _performance(result: BenchmarkResult) -> dict[str, float | None]:
+    values = result.aggregates
+    time_us = values.avg_iteration_time_us
+    return {
+        "avg_iteration_time_ms": None if time_us is None else time_us / 1e3,
+        "std_iteration_time_us": values.std_iteration_time_us,
+        "time_variance_ratio": values.time_variance_ratio,
+        "avg_compute_ratio": values.avg_compute_ratio,
+        "avg_comm_ratio": values.avg_comm_ratio,
+        "avg_overlap_ratio": values.avg_overlap_ratio,
+    }
+
+
+def _limit(result: BenchmarkResult, name: str, limit: float) -> dict[str, Any]:
+    value, unit = measured(result, name)
+    return {"name": name, "limit": limit, "value": value, "unit": unit}
+
+
+def _rank(rank: RankMetrics) -> dict[str, Any]:
+    ratios = rank.ratios
+    return {
+        "rank": rank.rank,
+        "node": rank.node,
+        "local_rank": rank.local_rank,
+        "quality": rank.quality.model_dump(),
+        "total_time_us": rank.total_time_us,
+        "compute_time_us": rank.compute_time_us,
+        "communication_time_us": rank.communication_time_us,
+        "exposed_communication_time_us": rank.exposed_communication_time_us,
+        "compute_ratio": ratios and ratios.compute,
+        "comm_ratio": ratios and ratios.comm,
+        "exposed_comm_ratio": ratios and ratios.exposed_comm,
+        "overlap_ratio": ratios and ratios.overlap,
+        "iteration_time_us": None if rank.iteration_ns is None else rank.iteration_ns / 1e3,
+        "steps": [step.number for step in rank.steps],
+        "exact_ns": rank.exact_ns and rank.exact_ns.model_dump(),
+        "cpu_ns": rank.cpu_ns and rank.cpu_ns.model_dump(),
+        "counts": rank.counts and rank.counts.model_dump(),
+        "files": list(rank.files),
+    }

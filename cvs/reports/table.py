@@ -1,0 +1,102 @@
+"""The final report for people: a table per rank, the limits, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from cvs.config import ExpectedResults
+from cvs.models import BenchmarkResult, RankMetrics
+from cvs.thresholds import EVIDENCE, check, measured, verdict_of
+
+UNKNOWN = "–"
+
+
+def text_report(
+    result: BenchmarkResult, limits: ExpectedResults, *, width: int = 110, color: bool = False
+) -> str:
+    """The report as text of at most `width` columns."""
+    buffer = StringIO()
+    console = Console(file=buffer, width=width, force_terminal=color, color_system="auto" if color else None)
+    console.print(_report(result, limits))
+    return buffer.getvalue()
+
+
+def _report(result: BenchmarkResult, limits: ExpectedResults) -> RenderableType:
+    return Group(
+        _ranks(result),
+        _averages(result),
+        *(f"[yellow]warning:[/] {escape(text)}" for text in (*result.warnings, *result.parse.warnings)),
+        *_left_out(result),
+        *_verdict(result, limits),
+    )
+
+
+def _ranks(result: BenchmarkResult) -> Table:
+    columns = "rank node steps iteration_ms total_ms compute comm exposed_comm overlap trace".split()
+    table = Table(title=f"{result.benchmark} · run {result.run_id} · basis {result.parse.basis}")
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="left" if name == "trace" else "right")
+    for rank in result.per_rank_metrics:
+        table.add_row(*_cells(rank))
+    for missing in result.parse.missing_ranks or ():
+        table.add_row(str(missing), *[UNKNOWN] * (len(columns) - 2), "[red]missing[/]")
+    return table
+
+
+def _cells(rank: RankMetrics) -> Iterator[str]:
+    ratios = rank.ratios
+    yield UNKNOWN if rank.rank is None else str(rank.rank)
+    yield UNKNOWN if rank.node is None else str(rank.node)
+    yield str(len(rank.steps)) if rank.steps else UNKNOWN
+    yield _number(None if rank.iteration_ns is None else rank.iteration_ns / 1e6)
+    yield _number(None if rank.total_time_us is None else rank.total_time_us / 1e3)
+    for value in (ratios.compute, ratios.comm, ratios.exposed_comm, ratios.overlap) if ratios else [None] * 4:
+        yield _percent(value)
+    status = rank.quality.status.replace("_", " ")
+    yield status if rank.quality.is_evidence else f"[red]{status}[/]"
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1%}"
+
+
+def _averages(result: BenchmarkResult) -> str:
+    values = result.aggregates
+    iteration = None if values.avg_iteration_time_us is None else values.avg_iteration_time_us / 1e3
+    return (
+        f"mean over ranks: iteration {_number(iteration)} ms (spread {_percent(values.time_variance_ratio)}),"
+        f" compute {_percent(values.avg_compute_ratio)}, comm {_percent(values.avg_comm_ratio)},"
+        f" overlap {_percent(values.avg_overlap_ratio)}"
+    )
+
+
+def _left_out(result: BenchmarkResult) -> Iterator[str]:
+    for left in result.parse.left_out:
+        yield f"left out: {escape(left.file)}: {escape(left.why)}"
+
+
+def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
+    violations = check(result, limits)
+    missed = {violation.name for violation in violations}
+    for name, limit in limits.limits().items():
+        value, unit = measured(result, name)
+        mark = "[red]missed[/]" if name in missed else "[green]holds[/]"
+        yield f"{name} {limit:g} {unit}".rstrip() + f": {_value(value, unit)} {mark}"
+    for violation in violations:
+        if violation.name == EVIDENCE:
+            yield f"[red]{EVIDENCE}:[/] {escape(violation.message)}"
+    word = verdict_of(violations)
+    yield f"verdict: [bold {'green' if word == 'good' else 'red'}]{word}[/]"
+
+
+def _value(value: float | None, unit: str) -> str:
+    return "not measured" if value is None else f"{value:.4g} {unit}".rstrip()

@@ -1,0 +1,1 @@
+"""Runners bring a job onto the nodes and its results home; they never parse."""

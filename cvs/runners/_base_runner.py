@@ -1,0 +1,321 @@
+"""What every benchmark's runner does: set up, run, collect, tear down, on all nodes side by side.
+
+A runner knows neither how a node is reached nor what the job runs in: `cvs.transport` and `cvs.runtime` do.
+It never parses what the job leaves.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from cvs.config import ClusterConfig
+from cvs.errors import ConfigError, CvsError, RunError
+from cvs.failure import first_failure
+from cvs.launch import LaunchPlan, NodePlan, Site
+from cvs.models import Accelerator, Failure, RunResult, RunStatus
+from cvs.run_folder import Manifest, RunFolder
+from cvs.runners._fanout import side_by_side
+from cvs.runners._node import Console, RunNode
+from cvs.runners._watch import Watch
+from cvs.runtime.base import Runtime
+from cvs.runtime.process import ProcessRuntime, find_torch_python
+from cvs.transport.base import Transport
+from cvs.transport.local import LocalTransport
+
+__all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
+
+
+class RunConfig(Protocol):
+    """What a runner needs from a benchmark's config model, whatever the benchmark."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Accelerators per node."""
+
+    @property
+    def local_world_size(self) -> int:
+        """Ranks per node."""
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Which devices the job gets."""
+
+    @property
+    def runtime(self) -> str:
+        """What the job runs in."""
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, without secrets."""
+
+
+def _print(line: str) -> None:
+    # Where nobody reads any more (a closed pipe), the logs still have every line.
+    with suppress(OSError, ValueError):
+        print(line, flush=True)
+
+
+class BaseRunner(ABC):
+    """One run of one benchmark over all nodes of a cluster.
+
+    `execute` is the whole; `setup`, `run`, `collect` and `teardown` are its parts, in this order.
+    """
+
+    benchmark: str
+    """Name of the benchmark, first part of its report's name."""
+
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        config: RunConfig,
+        *,
+        files: tuple[str | None, str | None] = (None, None),
+        console: Console = _print,
+        adjust: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan,
+    ) -> None:
+        """Take the validated files; `files` are their names for the record.
+
+        Args: console: takes each line of output; adjust: last word on the plan (tests shorten its limits).
+        """
+        self.cluster = cluster
+        self.config = config
+        self.console = console
+        self._files = files
+        self._adjust = adjust
+        self._nodes: list[RunNode] = []
+        self._warnings: list[str] = []
+        self._why: str | None = None
+        self._status = RunStatus.PENDING
+
+    @abstractmethod
+    def make_plan(self, site: Site) -> LaunchPlan:
+        """The benchmark's launch plan."""
+
+    def validate_config(self) -> list[str]:
+        """Warnings about the two files, which are valid by having been loaded."""
+        return self.cluster.warnings()
+
+    def execute(self, folder: RunFolder) -> RunResult:
+        """The whole run, recorded in `folder` from its first moment to its last, whatever happens.
+
+        A run that goes wrong is a result, not an error.
+
+        Raises: ConfigError: the files ask for what this version lacks; nothing was touched.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after everything was stopped, collected and recorded.
+        """
+        self.refuse_unsupported()
+        self._begin(folder)
+        with _terminate_as_interrupt():
+            try:
+                self._attempt()
+            except BaseException as error:
+                self._broken_off(error)
+                raise
+            finally:
+                self._finish()
+        return self._result()
+
+    def refuse_unsupported(self) -> None:
+        """Refuse, by name, what can be planned but not yet started.
+
+        Raises: ConfigError: the files ask for such a transport or runtime.
+        """
+        asked = {"transport": self.cluster.transport, "runtime": self.config.runtime}
+        startable = {"transport": "local", "runtime": "process"}
+        refused = [
+            f"{key}: {value} can be planned but not started by this version; {startable[key]} can"
+            for key, value in asked.items()
+            if value != startable[key]
+        ]
+        if refused:
+            raise ConfigError(refused)
+
+    def _begin(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._started = datetime.now(timezone.utc)
+        self._clock = time.monotonic()
+        self._status = RunStatus.RUNNING
+        self._warnings = self.validate_config()
+        self._site = Site(run_id=folder.run_id, nodes_dir=str(folder.nodes_dir))
+        self.plan = self._adjust(self.make_plan(self._site))
+        self._nodes = [self._node(plan) for plan in self.plan.nodes]
+        self._record()
+
+    def _attempt(self) -> None:
+        try:
+            self.setup()
+            self.run()
+        except CvsError as error:
+            self._status, self._why = RunStatus.FAILED, str(error)
+
+    def _broken_off(self, error: BaseException) -> None:
+        """Keep for the record what ended the run from outside, or a defect of ours."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        defect = f"a defect in cvs: {type(error).__name__}: {error}"
+        self._status, self._why = RunStatus.FAILED, "interrupted before its end" if interrupted else defect
+
+    def _replan(self, **known: object) -> None:
+        """Plan anew with what has become known of the site."""
+        self._site = self._site.model_copy(update=known)
+        self.plan = self._adjust(self.make_plan(self._site))
+        for node in self._nodes:
+            node.rebind(self.plan)
+
+    def _node(self, plan: NodePlan) -> RunNode:
+        transport = self._transport(plan)
+        return RunNode(plan, self.plan, transport, self._runtime(plan, transport), self._folder)
+
+    def _transport(self, plan: NodePlan) -> Transport:
+        return LocalTransport(plan.node)
+
+    def _runtime(self, plan: NodePlan, transport: Transport) -> Runtime:
+        return ProcessRuntime(plan, transport)
+
+    def setup(self) -> None:
+        """Make every node ready.
+
+        Raises: RunError: some could not be; names each and why.
+        """
+        self._replan(torch_python=find_torch_python())
+        self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
+        if errors := self._errors():
+            raise RunError(f"set-up failed: {errors}")
+
+    def _errors(self) -> str:
+        # Side by side, nodes often fail alike: each message once.
+        return "; ".join(dict.fromkeys(text for node in self._nodes for text in node.errors))
+
+    def run(self) -> None:
+        """Start the job on all nodes at the same moment and wait for its end, in bounded time."""
+        self._take_port()
+        self._record()
+        names = ", ".join(node.name for node in self._nodes)
+        self.console(f"cvs | {self.plan.world_size} ranks start on {names}; run folder {self._folder.path}")
+        deadline = self._clock + self.plan.limits.total
+        watch = Watch({}, self.plan.limits, deadline, on_end=self._say_end)
+        try:
+            for node in self._nodes:
+                node.start(self.console)
+                assert node.watched is not None
+                watch.jobs[node.plan.node_rank] = node.watched
+        finally:
+            # Also where the start failed half-way, or Ctrl-C came between two nodes.
+            if len(watch.jobs) < len(self._nodes):
+                watch.stop(0)
+        self._status, self._why = watch.until_over()
+
+    def _take_port(self) -> None:
+        """Take a port that is free on the head at this moment, unless the file names one."""
+        if self.plan.rendezvous.port is None:
+            head = self._nodes[0].transport
+            self._replan(master_port=head.free_port(self.plan.rendezvous.address))
+
+    def _say_end(self, node_rank: int, exit_code: int) -> None:
+        self.console(f"cvs | {self.plan.nodes[node_rank].node} ended with exit code {exit_code}")
+
+    def collect(self) -> None:
+        """End what is left on every node, then bring everything home; one node's failure costs no other's."""
+        self._on_all(RunNode.end, "ending the job", self.plan.limits.teardown)
+        self._on_all(RunNode.collect, "collection", self.plan.limits.transfer)
+        if self.plan.collect_traces:
+            self._publish()
+
+    def _publish(self) -> None:
+        for folder in {Path(node.plan.aorta_path) for node in self._nodes}:
+            try:
+                if folder.is_dir():
+                    self._folder.publish_traces(folder)
+            except OSError as error:
+                self._warnings.append(f"{folder}/combined_traces cannot be linked: {error.strerror}")
+
+    def teardown(self) -> None:
+        """Take away on every node what set-up made there."""
+        self._on_all(RunNode.teardown, "teardown", self.plan.limits.teardown)
+
+    def _on_all(self, work: Callable[[RunNode], None], what: str, timeout: float) -> None:
+        outcomes = side_by_side(
+            self._nodes, work, what=what, timeout=timeout, at_most=self.cluster.max_parallel
+        )
+        for outcome in outcomes:
+            if outcome.error:
+                outcome.node.note(outcome.error)
+
+    def _finish(self) -> None:
+        try:
+            self.collect()
+        except BaseException as error:
+            self._broken_off(error)
+            raise
+        finally:
+            try:
+                self.teardown()
+            finally:
+                if self._status is RunStatus.COMPLETED and self._errors():
+                    self._status, self._why = RunStatus.FAILED, "the job ended well, what followed did not"
+                self._record()
+
+    def _record(self) -> None:
+        self._folder.save_manifest(
+            Manifest(
+                cluster_file=self._files[0],
+                config_file=self._files[1],
+                cluster=self.cluster.resolved(),
+                benchmark=self.config.resolved(),
+                plan=self.plan,
+                run=self._result(),
+            )
+        )
+
+    def _result(self) -> RunResult:
+        over = self._status not in (RunStatus.PENDING, RunStatus.RUNNING)
+        return RunResult(
+            benchmark=self.benchmark,
+            run_id=self._folder.run_id,
+            status=self._status,
+            started=self._started.isoformat(),
+            duration_seconds=round(time.monotonic() - self._clock, 3) if over else None,
+            accelerator=self.config.accelerator,
+            num_nodes=self.plan.num_nodes,
+            local_world_size=self.plan.local_world_size,
+            gpus_per_node=self.plan.gpus_per_node,
+            nodes=tuple(node.result() for node in self._nodes),
+            files=tuple(file for node in self._nodes for file in node.files),
+            failure=self._failure() if over else None,
+            warnings=tuple(self._warnings),
+        )
+
+    def _failure(self) -> Failure | None:
+        if self._status is RunStatus.COMPLETED:
+            return None
+        first = first_failure([node.trail() for node in self._nodes if node.watched])
+        told = [first.reason if first else None, self._why, self._errors()]
+        reasons: list[str] = []
+        for text in told:
+            if text and not any(text in earlier for earlier in reasons):
+                reasons.append(text)
+        return (first or Failure(reason="")).model_copy(update={"reason": "; ".join(reasons)})
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that nothing is left behind; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt("SIGTERM")
+
+    earlier = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

@@ -1,0 +1,111 @@
+"""This run's files on a node, and their way home.
+
+A file is of this run where a list taken just before the start did not have it as it is now (size, mtime,
+inode). Each is verified by the digest that the node itself takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from cvs.errors import TransportError
+from cvs.models import TraceFile
+from cvs.run_folder import digest
+from cvs.transport.base import Transport
+
+_BESIDE = re.compile(r"rank_\d+_metrics\.jsonl|rank_?\d+\.log")
+"""What counts beside a `torch_profiler` folder; and everything below `tracelens_analysis` there."""
+_FIND = (
+    "( -name .git -o -name .cvs -o -name combined_traces -o -name combined_traces.before-* ) -prune"
+    " -o -type d -name torch_profiler -printf d\\t0\\t0\\t0\\t%P\\0"
+    " -o -type f ( -path */torch_profiler/* -o -path */tracelens_analysis/* -o -name rank*_metrics.jsonl"
+    " -o -name rank*.log ) -printf f\\t%s\\t%T@\\t%D:%i\\t%P\\0"
+).split(" ")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files of interest below a node's `aorta_path`: path to (size, mtime, device and inode)."""
+
+    files: dict[str, tuple[str, str, str]]
+
+    def new_since(self, earlier: Listing) -> list[str]:
+        """Paths that `earlier` does not have as they are now."""
+        return sorted(path for path, stat in self.files.items() if earlier.files.get(path) != stat)
+
+
+def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
+    """What lies below `folder` on the node that a run may have left.
+
+    Raises: TransportError: it cannot be listed.
+    """
+    # Links are followed, since users lay their output folder on a scratch disk; loops are find's to notice.
+    found = transport.run(["find", "-L", folder, *_FIND], timeout=timeout)
+    if found.exit_code and not found.stdout:
+        raise TransportError(f"{transport.node}: cannot list {folder}: {found.stderr.strip()}")
+    entries = [entry.split("\t", 4) for entry in found.stdout.split("\0") if entry]
+    homes = {str(PurePosixPath(path).parent) for kind, *_, path in entries if kind == "d"}
+    files = {
+        path: (size, mtime, inode)
+        for kind, size, mtime, inode, path in entries
+        if kind == "f" and _is_of_interest(path, homes)
+    }
+    return Listing(_each_once(files))
+
+
+def _is_of_interest(path: str, homes: set[str]) -> bool:
+    file = PurePosixPath(path)
+    if "torch_profiler" in file.parts[:-1]:
+        return True
+    if str(file.parent) in homes and _BESIDE.fullmatch(file.name):
+        return True
+    return any(parent.name == "tracelens_analysis" and str(parent.parent) in homes for parent in file.parents)
+
+
+def _each_once(files: dict[str, tuple[str, str, str]]) -> dict[str, tuple[str, str, str]]:
+    """One path per file; Aorta's scripts lay links such as rank0/trace.json beside the real traces."""
+    kept: dict[str, str] = {}
+    for path in sorted(files, key=lambda path: (".pt.trace.json" not in path, path)):
+        kept.setdefault(files[path][2], path)
+    return {path: files[path] for path in sorted(kept.values())}
+
+
+def bring_home(
+    transport: Transport, folder: str, paths: list[str], into: Path, node_rank: int, *, timeout: float
+) -> tuple[list[TraceFile], list[str]]:
+    """Fetch files from below `folder` on the node to below `into`.
+
+    Returns: the files that arrived as they left the node, and the paths of those that did not (removed here).
+    Raises: TransportError: the node cannot be asked, or a file cannot be read there or written here.
+    """
+    if not paths:
+        return [], []
+    digests = _digests(transport, folder, paths, timeout=timeout)
+    transport.fetch(folder, paths, into, timeout=timeout)
+    broken = [path for path in paths if digest(into / path) != digests.get(path)]
+    for path in broken:
+        (into / path).unlink()
+    whole = [path for path in paths if path not in broken]
+    return [_collected(into, path, digests[path], node_rank) for path in whole], broken
+
+
+def _collected(into: Path, path: str, sha256: str, node_rank: int) -> TraceFile:
+    return TraceFile(
+        path=f"{into.name}/{path}", node_rank=node_rank, size=(into / path).stat().st_size, sha256=sha256
+    )
+
+
+def _digests(transport: Transport, folder: str, paths: Iterable[str], *, timeout: float) -> dict[str, str]:
+    result = transport.run(
+        ["xargs", "-0", "sha256sum", "-z", "--"],
+        cwd=folder,
+        stdin="\0".join(paths).encode("utf-8", "surrogateescape"),
+        timeout=timeout,
+    )
+    if result.exit_code:
+        raise TransportError(f"{transport.node}: cannot read {folder}: {result.stderr.strip()}")
+    lines = [line for line in result.stdout.split("\0") if line]
+    return {path: sha256 for sha256, path in (line.split("  ", 1) for line in lines)}

@@ -1,0 +1,202 @@
+"""One node of a run: its plan, the way to it, what runs there, and what it left."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from cvs.errors import CvsError, TransportError
+from cvs.failure import NodeTrail, RankTrail
+from cvs.launch import LaunchPlan, NodePlan
+from cvs.models import NodeResult, TraceFile
+from cvs.run_folder import RunFolder
+from cvs.runners._collect import Listing, bring_home, listing
+from cvs.runners._watch import Watched
+from cvs.runtime.base import Runtime
+from cvs.transport.base import Process, Transport
+
+_KEPT_OUTPUT = 256 * 1024
+"""Bytes of a log that are looked into for the reason of a failure; the end says most."""
+_LOCAL_RANK = re.compile(rb"^\[[A-Za-z_]\w*?(\d+)\]:")
+"""What torchrun puts before each line of a worker."""
+
+Console = Callable[[str], None]
+"""Takes one line for the user; called from several threads."""
+
+
+class RunNode:
+    """State of one node from set-up to teardown; the runner drives it."""
+
+    def __init__(
+        self, plan: NodePlan, job: LaunchPlan, transport: Transport, runtime: Runtime, folder: RunFolder
+    ) -> None:
+        self.plan = plan
+        self.job = job
+        self.transport = transport
+        self.runtime = runtime
+        self.folder = folder
+        self.watched: Watched | None = None
+        self.facts: dict[str, str] = {}
+        self.files: list[TraceFile] = []
+        self.errors: list[str] = []
+        self.left_running: list[int] = []
+        self._before: Listing | None = None
+        self._log: BinaryIO | None = None
+
+    @property
+    def name(self) -> str:
+        """The node, as the user knows it."""
+        return self.plan.node
+
+    def rebind(self, job: LaunchPlan) -> None:
+        """Take this node's part of a plan made anew, with the port that was free on the head."""
+        self.job = job
+        self.plan = self.runtime.plan = job.nodes[self.plan.node_rank]
+
+    def prepare(self) -> None:
+        """Make the node ready, and note what lies there already."""
+        limits = self.job.limits
+        self.facts = self.runtime.prepare(timeout=limits.total)
+        self._before = listing(self.transport, self.plan.aorta_path, timeout=limits.transfer)
+
+    def start(self, console: Console) -> None:
+        """Start the job; every line goes to the node's log and, with the node before it, to the console."""
+        self._log = self.folder.node_log(self.plan.node_rank).open("ab", buffering=0)
+        self.watched = Watched(self.runtime.start(lambda piece: self._take(piece, console)))
+
+    def _take(self, piece: bytes, console: Console) -> None:
+        # Must not raise: a job whose output nobody takes stands still.
+        console(self._prefixed(piece))
+        try:
+            if self._log is not None:
+                self._log.write(piece)
+        except OSError as error:
+            self._log = None
+            self.note(TransportError(f"{self.name}: the log cannot be written: {error.strerror}"))
+
+    def _prefixed(self, piece: bytes) -> str:
+        found = _LOCAL_RANK.match(piece)
+        if not found:
+            return f"{self.name} | {_printable(piece)}"
+        rank = self.plan.node_rank * self.job.local_world_size + int(found[1])
+        return f"{self.name} rank {rank} | {_printable(piece[found.end() :])}"
+
+    def end(self) -> None:
+        """Make sure that nothing of the job runs on the node any more."""
+        process: Process | None = self.watched.process if self.watched else None
+        if process is not None and process.poll() is None:
+            process.signal(signal.SIGKILL)
+        self.left_running = self.runtime.kill_leftovers()
+        if process is not None and process.drain(5) and self._log is not None:
+            self._log.close()
+        if self.left_running:
+            raise TransportError(f"{self.name}: processes {self.left_running} cannot be ended")
+
+    def collect(self) -> None:
+        """Bring home what the job left: torchrun's logs, and, where wanted, this run's files."""
+        self._collect_logs()
+        if self.job.collect_traces and self._before is not None:
+            self._collect_files(self._before)
+
+    def _collect_logs(self) -> None:
+        out_dir, limit = self.plan.out_dir_on_node, self.job.limits.transfer
+        found = self.transport.run(["find", out_dir, "-type", "f", "-printf", "%P\\0"], timeout=limit)
+        paths = [path for path in found.stdout.split("\0") if path]
+        self.transport.fetch(out_dir, paths, self.folder.node_logs(self.plan.node_rank), timeout=limit)
+        self.transport.run(["rm", "-rf", out_dir], timeout=limit)
+
+    def _collect_files(self, before: Listing) -> None:
+        limit, root = self.job.limits.transfer, self.plan.aorta_path
+        now = listing(self.transport, root, timeout=limit)
+        into = self.folder.node_traces(self.plan.node_rank)
+        self.files, broken = bring_home(
+            self.transport, root, now.new_since(before), into, self.plan.node_rank, timeout=limit
+        )
+        if broken:
+            raise TransportError(
+                f"{self.name}: {len(broken)} files did not arrive as they left, among them {broken[0]}"
+            )
+
+    def teardown(self) -> None:
+        """Take away what was made, and let go of the node."""
+        try:
+            self.runtime.teardown()
+        finally:
+            self.transport.close()
+
+    def note(self, error: CvsError) -> None:
+        """Keep an error of this node for the record."""
+        self.errors.append(str(error))
+
+    def result(self) -> NodeResult:
+        """How it went here."""
+        log = self.folder.node_log(self.plan.node_rank)
+        watched = self.watched
+        return NodeResult(
+            node_rank=self.plan.node_rank,
+            node=self.name,
+            exit_code=watched.exit_code if watched else None,
+            seconds=watched.ended_after if watched else None,
+            stopped_by_cvs=watched.stopped if watched else False,
+            left_running=tuple(self.left_running),
+            log=self.folder.relative(log) if log.exists() else None,
+            facts=self.facts,
+            error="; ".join(self.errors) or None,
+        )
+
+    def trail(self) -> NodeTrail:
+        """What it left, for the question who failed first."""
+        log = self.folder.node_log(self.plan.node_rank)
+        watched = self.watched
+        return NodeTrail(
+            node_rank=self.plan.node_rank,
+            node=self.name,
+            exit_code=watched.exit_code if watched else None,
+            seconds=watched.ended_after if watched else None,
+            stopped_by_cvs=watched.stopped if watched else False,
+            output=_end_of(log),
+            log=self.folder.relative(log),
+            ranks=tuple(self._rank_trail(path) for path in self._attempts()),
+        )
+
+    def _attempts(self) -> list[Path]:
+        logs = self.folder.node_logs(self.plan.node_rank)
+        folders = logs.glob("torchrun/*/attempt_0/*")
+        return sorted((path for path in folders if path.name.isdigit()), key=lambda path: int(path.name))
+
+    def _rank_trail(self, path: Path) -> RankTrail:
+        local_rank = int(path.name)
+        return RankTrail(
+            rank=self.plan.node_rank * self.job.local_world_size + local_rank,
+            local_rank=local_rank,
+            error=_error_message(path / "error.json"),
+            stderr=_end_of(path / "stderr.log"),
+            log=self.folder.relative(path / "stderr.log"),
+        )
+
+
+def _printable(piece: bytes) -> str:
+    text = piece.decode(errors="replace").rstrip("\r\n")
+    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
+
+
+def _end_of(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _KEPT_OUTPUT, 0))
+        return file.read().decode(errors="replace")
+
+
+def _error_message(path: Path) -> str | None:
+    """Message of torch's error file; None where there is none, or it holds none."""
+    try:
+        message = json.loads(path.read_bytes())["message"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    text = message.get("message") if isinstance(message, dict) else message
+    return str(text) if text else None

@@ -1,0 +1,1 @@
+"""What a job runs in on a node; stands on any transport."""

@@ -1,0 +1,35 @@
+"""What a job runs in on one node: a container, or plain processes. One door for the runner."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from cvs.launch import NodePlan
+from cvs.transport.base import Process, Sink, Transport
+
+
+class Runtime(ABC):
+    """The job's surroundings on one node, over that node's transport."""
+
+    def __init__(self, plan: NodePlan, transport: Transport) -> None:
+        self.plan = plan
+        self.transport = transport
+
+    @abstractmethod
+    def prepare(self, *, timeout: float) -> dict[str, str]:
+        """Make the node ready; returns what the job will be made with there (versions, GPU names).
+
+        Raises: CvsError: it cannot be made ready; says what is missing and what to do.
+        """
+
+    @abstractmethod
+    def start(self, sink: Sink) -> Process:
+        """Start the plan's command."""
+
+    @abstractmethod
+    def kill_leftovers(self) -> list[int]:
+        """End every process of the run that is left on the node; returns those that survive even this."""
+
+    @abstractmethod
+    def teardown(self) -> None:
+        """Take away what `prepare` made, the workload and its results apart."""

@@ -1,0 +1,113 @@
+"""The job as plain processes on the node, with an interpreter that has PyTorch."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from cvs.errors import EnvironmentFault, RunError
+from cvs.models import CommandResult
+from cvs.runtime.base import Runtime
+from cvs.transport.base import Process, Sink
+
+INSTALL_TORCH = (
+    "point TORCH_PYTHON at an interpreter that has it, or install it: pip install torch==2.13.0"
+    " --extra-index-url https://download.pytorch.org/whl/cpu (about 200 MB to load, 900 MB on disk)"
+)
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+
+def find_torch_python(environment: Mapping[str, str] = os.environ) -> str:
+    """Interpreter of this machine that has PyTorch: TORCH_PYTHON, else this one, else `python3`.
+
+    Raises: EnvironmentFault: none has; says what to install.
+    """
+    named = environment.get("TORCH_PYTHON")
+    candidates = [named] if named else [sys.executable, "python3"]
+    for candidate in candidates:
+        path = shutil.which(str(Path(candidate).expanduser()), path=environment.get("PATH"))
+        if path and subprocess.run([path, "-c", _HAS_TORCH], timeout=60, check=False).returncode == 0:
+            return path
+    asked = f"TORCH_PYTHON={named}" if named else " or ".join(candidates)
+    raise EnvironmentFault(f"no PyTorch: {asked} cannot import torch; {INSTALL_TORCH}")
+
+
+class ProcessRuntime(Runtime):
+    """Plain processes, started by the plan's interpreter."""
+
+    def prepare(self, *, timeout: float) -> dict[str, str]:
+        """See `Runtime.prepare`; a local node gets its own copy of the workload."""
+        deadline = time.monotonic() + timeout
+        plan = self.plan
+        if plan.copied_from is not None:
+            self._copy_workload(Path(plan.copied_from))
+        self.transport.hold(plan.aorta_path, plan.variables()["CVS_RUN_ID"])
+        self._check_files(deadline - time.monotonic())
+        self._run(["mkdir", "-p", plan.out_dir])
+        return self._facts(deadline - time.monotonic())
+
+    def _copy_workload(self, source: Path) -> None:
+        if not source.is_dir():
+            raise RunError(f"{self.plan.node}: aorta_path {source}: no such folder on this machine")
+        missing = [name for name in self.plan.required_files if not (source / name).is_file()]
+        if missing:
+            raise RunError(f"{self.plan.node}: {', '.join(missing)}: not found below aorta_path {source}")
+        self.transport.send_tree(source, self.plan.aorta_path)
+
+    def _check_files(self, timeout: float) -> None:
+        for name in self.plan.required_files:
+            if self._run(["test", "-f", f"{self.plan.aorta_path}/{name}"], timeout).exit_code:
+                raise RunError(f"{self.plan.node}: {name}: not found below aorta_path {self.plan.aorta_path}")
+
+    def _facts(self, timeout: float) -> dict[str, str]:
+        python = self.plan.argv[0] if self.plan.argv[1:2] == ("-m",) else "python3"
+        script = importlib.resources.files("cvs.runtime").joinpath("_facts.py").read_text()
+        result = self.transport.run(
+            [python, "-c", script], timeout=timeout, environment=self.plan.variables()
+        )
+        if result.exit_code:
+            last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+            raise EnvironmentFault(f"{self.plan.node}: {python}: {last}; {INSTALL_TORCH}")
+        facts: dict[str, str] = orjson.loads(result.stdout.strip().splitlines()[-1])
+        return facts
+
+    def start(self, sink: Sink) -> Process:
+        """See `Runtime.start`."""
+        plan = self.plan
+        return self.transport.start(plan.argv, cwd=plan.workdir, environment=plan.variables(), sink=sink)
+
+    def kill_leftovers(self) -> list[int]:
+        """See `Runtime.kill_leftovers`.
+
+        Each worker has a session of its own, so that no group holds them all; what they share is the run's id
+        in their environment.
+        """
+        left = self._processes_of_run()
+        for _ in range(50):
+            if not left:
+                break
+            self._run(["kill", "-KILL", *map(str, left)])
+            time.sleep(0.1)
+            left = self._processes_of_run()
+        return left
+
+    def _processes_of_run(self) -> list[int]:
+        run_id = self.plan.variables()["CVS_RUN_ID"]
+        marks = [f"-e{name}={run_id}" for name in ("TORCHELASTIC_RUN_ID", "CVS_RUN_ID")]
+        # Without a shell between, so that nothing of the search bears the mark; zombies have no environment.
+        found = self._run(["sh", "-c", 'exec grep -lszxF "$@" /proc/[0-9]*/environ', "sh", *marks])
+        return [int(path.split("/")[2]) for path in found.stdout.split()]
+
+    def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
+        return self.transport.run(argv, timeout=timeout)
+
+    def teardown(self) -> None:
+        """See `Runtime.teardown`; plain processes leave nothing but the workload's own files."""

@@ -1,0 +1,1 @@
+"""Suites that users run; `tests/` beside the package is for developers."""

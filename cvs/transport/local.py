@@ -1,0 +1,192 @@
+"""Nodes that are folders of this machine: the same door as to a remote node, without a network."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from cvs.errors import TransportError
+from cvs.models import CommandResult
+from cvs.transport._mirror import mirror
+from cvs.transport.base import Process, Sink, Transport
+
+_LONGEST_PIECE = 64 * 1024
+_LAUNCHER_VARIABLES = ("PET_", "TORCHELASTIC_", "CVS_RUN_ID")
+_RANK_VARIABLES = frozenset(
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
+)
+
+
+class LocalTransport(Transport):
+    """Runs on this machine, as the user who runs cvs."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self._locks: list[IO[str]] = []
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> CommandResult:
+        """See `Transport.run`."""
+        started = time.monotonic()
+        process = self._popen(argv, cwd, environment, stderr=subprocess.PIPE)
+        try:
+            out, err = process.communicate(stdin, timeout=max(timeout, 0.01))
+        except subprocess.TimeoutExpired:
+            raise TransportError(
+                f"{self.node}: {argv[0]} did not end within {timeout:.0f} s and was stopped"
+            ) from None
+        finally:
+            # At a time-out or an interrupt; a process that has ended leaves no group to signal.
+            if process.poll() is None:
+                _signal_group(process.pid, signal.SIGKILL)
+                process.wait()
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=process.returncode,
+            stdout=out.decode(errors="replace"),
+            stderr=err.decode(errors="replace"),
+            seconds=time.monotonic() - started,
+        )
+
+    def start(self, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], sink: Sink) -> Process:
+        """See `Transport.start`."""
+        process = self._popen(argv, cwd, environment, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        return _LocalProcess(process, sink)
+
+    def _popen(
+        self,
+        argv: Sequence[str],
+        cwd: str | None,
+        environment: Mapping[str, str] | None,
+        *,
+        stderr: int,
+        stdin: int = subprocess.PIPE,
+    ) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env={**_login_environment(), **(environment or {})},
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TransportError(f"{self.node}: cannot start {argv[0]}: {error.strerror}") from None
+
+    def send_tree(self, source: Path, target: str) -> None:
+        """See `Transport.send_tree`."""
+        try:
+            mirror(source, Path(target))
+        except OSError as error:
+            raise TransportError(
+                f"{self.node}: cannot copy {source} to {target}: {error.filename}: {error.strerror}"
+            ) from None
+
+    def hold(self, folder: str, holder: str) -> None:
+        """See `Transport.hold`; the kernel lets go of it when this process ends, however it ends."""
+        path = Path(folder, ".cvs", "lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            other = lock.read().strip() or "another process"
+            lock.close()
+            raise TransportError(
+                f"{self.node}: {folder} is in use by {other}; wait for its end, or take another --runs_dir"
+            ) from None
+        lock.truncate(0)
+        lock.write(holder)
+        lock.flush()
+        self._locks.append(lock)
+
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
+        """See `Transport.fetch`."""
+        deadline = time.monotonic() + timeout
+        for path in paths:
+            if time.monotonic() > deadline:
+                raise TransportError(f"{self.node}: files were not fetched within {timeout:.0f} s")
+            target = into / path
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(Path(folder, path), target)
+            except OSError as error:
+                raise TransportError(f"{self.node}: cannot fetch {path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+
+    def free_port(self, address: str) -> int:
+        """See `Transport.free_port`."""
+        try:
+            with socket.create_server((address, 0)) as server:
+                return int(server.getsockname()[1])
+        except OSError as error:
+            raise TransportError(
+                f"{self.node}: no port can be opened at {address}: {error.strerror}; vpc_ip must be an"
+                " address of the head node"
+            ) from None
+
+
+class _LocalProcess(Process):
+    def __init__(self, process: subprocess.Popen[bytes], sink: Sink) -> None:
+        self._process = process
+        assert process.stdout is not None
+        self._reader = threading.Thread(target=_pump, args=(process.stdout, sink), daemon=True)
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        # Once the leader has been reaped its number may be another's; what is left of the job is found by
+        # its environment, not by its group.
+        if self.poll() is None:
+            _signal_group(self._process.pid, number)
+
+    def drain(self, seconds: float) -> bool:
+        self._reader.join(seconds)
+        return not self._reader.is_alive()
+
+
+def _pump(stream: IO[bytes], sink: Sink) -> None:
+    for piece in iter(lambda: stream.readline(_LONGEST_PIECE), b""):
+        sink(piece)
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _login_environment() -> dict[str, str]:
+    """This process's environment without what a launcher above it (a torchrun, another cvs) left there."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _RANK_VARIABLES and not name.startswith(_LAUNCHER_VARIABLES)
+    }

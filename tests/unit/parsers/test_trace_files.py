@@ -1,0 +1,299 @@
+"""Which files are the traces, and whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cvs.models import LeftOut, Quality, QualityStatus, TraceFile
+from cvs.parsers.trace_document import TraceDocument
+from cvs.parsers.trace_files import (
+    Chosen,
+    Entry,
+    candidates,
+    listed,
+    one_per_place,
+    one_per_rank,
+    rank_folder,
+    rank_in_name,
+    rank_of,
+)
+from cvs.parsers.trace_text import NO_TRACE_EVENTS
+
+YEAR_2025 = 1_750_000_000 * 10**9
+
+
+def file(path: str, sha256: str | None = None) -> TraceFile:
+    node, _, rest = path.partition("/")
+    node_rank = int(node.removeprefix("node_")) if node.startswith("node_") and rest else None
+    return TraceFile(path=path, node_rank=node_rank, size=1, sha256=path if sha256 is None else sha256)
+
+
+def document(
+    rank: int | None = None,
+    steps: tuple[int, ...] = (),
+    start: int = 0,
+    status: QualityStatus = "complete",
+    cause: str | None = None,
+    world_size: int | None = None,
+) -> TraceDocument:
+    return TraceDocument(
+        quality=Quality(status=status, cause=cause),
+        rank=rank,
+        world_size=world_size,
+        base_ns=YEAR_2025,
+        steps={number: (start + number, start + number + 1) for number in steps},
+        buckets={} if status == "unreadable" else {"computation": [(start, start + 1)]},
+    )
+
+
+def used(found: Chosen) -> list[tuple[int | None, str]]:
+    return [(entry.rank, entry.place) for entry in found.entries]
+
+
+def why(found: Chosen) -> dict[str, str]:
+    return {left.file: left.why for left in found.left_out}
+
+
+# --- by path ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("torch_profiler/rank3/trace.json", ("torch_profiler/rank3", 3)),
+        ("node_1/a/torch_profiler/rank_03/trace.json", ("node_1/a/torch_profiler/rank_03", 3)),
+        ("rank-12/trace.json", ("rank-12", 12)),
+        ("rank3/trace/pt.trace.json", ("rank3", 3)),
+        ("rank3/rank5/trace.json", ("rank3/rank5", 5)),
+        ("rank3.bak/trace.json", None),
+        ("old_rank3/trace.json", None),
+        ("Rank3/trace.json", None),
+        ("rank/trace.json", None),
+        ("rank3", None),
+        ("rank3.json", None),
+    ],
+)
+def test_rank_folder(path: str, expected: tuple[str, int] | None) -> None:
+    assert rank_folder(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rank0_trace.json.gz", 0),
+        ("sampled_rank-1.json.gz", 1),
+        ("trace_RANK_07.json", 7),
+        ("cpu_only_rank34.json", 34),
+        ("7rank2.json", 2),
+        ("rank1/trace.json", None),
+        ("trace.json", None),
+        ("rank0_rank1.json", None),
+        ("rank0_rank0.json", None),
+        ("crank3.json", None),
+        ("frank_3.json", None),
+        ("rank.json", None),
+        ("rank 3.json", None),
+    ],
+)
+def test_rank_in_a_file_name(name: str, expected: int | None) -> None:
+    assert rank_in_name(name) == expected
+
+
+def test_without_rank_folders_every_json_is_a_candidate() -> None:
+    chosen, left_out = candidates(
+        [file("b/rank0.json.gz"), file("a.json"), file("a.json.bak"), file("a.jsonl"), file("a.json.zst")]
+    )
+    assert [found.path for found in chosen] == ["a.json", "b/rank0.json.gz"]
+    assert [left.file for left in left_out] == ["a.json.bak", "a.json.zst", "a.jsonl"]
+    assert {left.why for left in left_out} == {"not a .json or .json.gz file"}
+
+
+def test_with_rank_folders_only_files_in_them_count() -> None:
+    chosen, left_out = candidates(
+        [file("p/rank0/a.json"), file("p/rank3.bak/a.json"), file("p/rank1.json"), file("p/rank0/notes.txt")]
+    )
+    assert [found.path for found in chosen] == ["p/rank0/a.json"]
+    assert left_out == [
+        LeftOut(file="p/rank0/notes.txt", why="not a .json or .json.gz file"),
+        LeftOut(file="p/rank1.json", why="not in a rank folder, where others are"),
+        LeftOut(file="p/rank3.bak/a.json", why="not in a rank folder, where others are"),
+    ]
+
+
+# --- whose ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "claimed", "expected"),
+    [
+        ("rank3/rank4.json", 5, 5),
+        ("rank3/rank4.json", 0, 0),
+        ("rank3/rank4.json", None, 3),
+        ("x/rank4.json", None, 4),
+        ("x/trace.json", None, None),
+    ],
+)
+def test_the_trace_itself_knows_best(path: str, claimed: int | None, expected: int | None) -> None:
+    assert rank_of(file(path), document(claimed)) == expected
+
+
+def test_a_folder_that_says_otherwise_is_a_warning() -> None:
+    found = one_per_place([(file("rank0/a.json"), document(4)), (file("rank1/a.json"), document(1))])
+    assert used(found) == [(1, "rank1/a.json"), (4, "rank0/a.json")]
+    assert found.warnings == ("rank0/a.json: the folder says rank 0, the trace itself rank 4, which counts",)
+
+
+def test_a_folder_may_hold_several_ranks() -> None:
+    found = one_per_place([(file("rank0/a.json"), document(0)), (file("rank0/b.json"), document(1))])
+    assert used(found) == [(0, "rank0/a.json"), (1, "rank0/b.json")]
+
+
+def test_unknown_ranks_stay_apart_and_last() -> None:
+    read = [(file(f"{name}.json"), document()) for name in "ab"] + [(file("rank7.json"), document())]
+    assert used(one_per_place(read)) == [(7, "rank7.json"), (None, "a.json"), (None, "b.json")]
+
+
+def test_json_that_is_no_trace_and_no_rank_misses_is_left_out() -> None:
+    other = document(status="unreadable", cause=NO_TRACE_EVENTS)
+    found = one_per_place([(file("report.json"), other), (file("rank0.json"), document())])
+    assert used(found) == [(0, "rank0.json")]
+    assert why(found) == {"report.json": NO_TRACE_EVENTS}
+    assert used(one_per_place([(file("report.json"), other)])) == [(None, "report.json")]
+    assert used(one_per_place([(file("rank1.json"), other), (file("rank0.json"), document())])) == [
+        (0, "rank0.json"),
+        (1, "rank1.json"),
+    ]
+
+
+# --- several files in one rank folder ---------------------------------------------------------------------
+
+
+def test_of_the_same_steps_the_kineto_name_wins() -> None:
+    same = document(0, steps=(3, 4))
+    names = ["trace.json", "x.pt.trace.json.gz", "zz.json"]
+    found = one_per_place([(file(f"rank0/{name}"), same) for name in names])
+    assert used(found) == [(0, "rank0/x.pt.trace.json.gz")]
+    assert why(found) == {
+        "rank0/trace.json": "the same window as rank0/x.pt.trace.json.gz",
+        "rank0/zz.json": "the same window as rank0/x.pt.trace.json.gz",
+    }
+    assert found.warnings == ()
+
+
+def test_of_different_steps_the_highest_wins() -> None:
+    found = one_per_place(
+        [
+            (file("rank0/a.pt.trace.json"), document(0, steps=(3, 4), start=900)),
+            (file("rank0/trace_step9.json"), document(0, steps=(8, 9), start=100)),
+            (file("rank0/other.json"), document(0)),
+        ]
+    )
+    assert used(found) == [(0, "rank0/trace_step9.json")]
+    assert why(found)["rank0/a.pt.trace.json"] == "rank0/trace_step9.json has a later window"
+
+
+def test_of_the_same_last_step_the_kineto_name_wins() -> None:
+    short, long = document(0, steps=(4,), start=900), document(0, steps=(3, 4), start=100)
+    found = one_per_place([(file("rank0/a.pt.trace.json"), long), (file("rank0/trace.json"), short)])
+    assert used(found) == [(0, "rank0/a.pt.trace.json")]
+
+
+def test_without_steps_the_latest_start_wins() -> None:
+    early, late = document(0, start=100), document(0, start=900)
+    found = one_per_place([(file("rank0/a.pt.trace.json"), early), (file("rank0/trace.json"), late)])
+    assert used(found) == [(0, "rank0/trace.json")]
+    same = one_per_place([(file("rank0/a.pt.trace.json"), late), (file("rank0/trace.json"), late)])
+    assert used(same) == [(0, "rank0/a.pt.trace.json")]
+
+
+def test_the_latest_window_must_be_readable() -> None:
+    broken = document(status="unreadable", cause="empty file")
+    found = one_per_place(
+        [(file("rank0/a.pt.trace.json"), broken), (file("rank0/trace.json"), document(0, steps=(1,)))]
+    )
+    assert used(found) == [(0, "rank0/trace.json")]
+    assert why(found) == {"rank0/a.pt.trace.json": "unreadable: empty file"}
+    assert found.warnings == (
+        "rank0/a.pt.trace.json: unreadable: empty file; rank0/trace.json is used instead",
+    )
+
+
+def test_where_no_file_is_readable_the_rank_is_not() -> None:
+    broken = document(status="unreadable", cause="empty file")
+    found = one_per_place([(file("rank0/a.pt.trace.json"), broken), (file("rank0/trace.json"), broken)])
+    assert used(found) == [(0, "rank0/a.pt.trace.json")]
+    assert found.entries[0].document.quality.status == "unreadable"
+
+
+# --- one rank in several places ---------------------------------------------------------------------------
+
+
+def joined(*places: tuple[str, str, int | None], **more: Any) -> Chosen:
+    entries = [Entry(rank, (file(path, sha256),), document(rank)) for path, sha256, rank in places]
+    return one_per_rank(entries, **{"separate_worlds": False, **more})
+
+
+def test_equal_files_on_two_nodes_are_a_shared_disk() -> None:
+    places = [
+        (f"node_{node}/rank{rank}/t.json", f"sha {rank}", rank) for node in (0, 1) for rank in (0, 1, 3)
+    ]
+    found = joined(*places, local_world_size=2)
+    assert used(found) == [(0, "node_0/rank0/t.json"), (1, "node_0/rank1/t.json"), (3, "node_1/rank3/t.json")]
+    assert [entry.node_rank for entry in found.entries] == [0, 0, 1]
+    assert found.warnings == (
+        "shared disk: ranks 0-1, 3 found on several nodes with equal files, counted once",
+    )
+    assert why(found)["node_1/rank0/t.json"] == "the same file as node_0/rank0/t.json: a shared disk"
+    assert len(found.left_out) == 3
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param([("node_0/rank3/t.json", "a"), ("node_1/rank3/t.json", "b")], id="unequal on two nodes"),
+        pytest.param([("node_0/x/rank3/t.json", "a"), ("node_0/y/rank3/t.json", "b")], id="two folders"),
+        pytest.param(
+            [("node_0/x/rank3/t.json", "a"), ("node_0/y/rank3/t.json", "a")], id="two equal folders"
+        ),
+        pytest.param([("x/rank3/t.json", "a"), ("y/rank3/t.json", "a")], id="two folders of no known node"),
+        pytest.param([("node_0/rank3/t.json", ""), ("node_1/rank3/t.json", "")], id="content unknown"),
+    ],
+)
+def test_contradicting_files_are_one_entry_without_numbers(places: list[tuple[str, str]]) -> None:
+    found = joined(*((path, sha256, 3) for path, sha256 in places), ("node_0/rank0/t.json", "c", 0))
+    assert [entry.rank for entry in found.entries] == [0, 3]
+    duplicate = found.entries[1]
+    assert duplicate.document.quality.status == "duplicate"
+    assert [kept.path for kept in duplicate.files] == [path for path, _ in places]
+    assert duplicate.document.quality.cause == f"rank 3 has 2 traces: {places[0][0]}, {places[1][0]}"
+    assert not duplicate.document.buckets
+    assert duplicate.node_rank == (0 if places[1][0].startswith("node_0") else None)
+
+
+def test_two_equal_files_and_another_contradict() -> None:
+    found = joined(*((f"node_{node}/rank0/t.json", sha256, 0) for node, sha256 in enumerate("aab")))
+    assert [entry.document.quality.status for entry in found.entries] == ["duplicate"]
+
+
+def test_in_separate_worlds_one_number_may_stand_for_several_ranks() -> None:
+    found = joined(("node_0/rank0/t.json", "a", 0), ("node_1/rank0/t.json", "b", 0), separate_worlds=True)
+    assert used(found) == [(0, "node_0/rank0/t.json"), (0, "node_1/rank0/t.json")]
+    assert {entry.document.quality.status for entry in found.entries} == {"complete"}
+
+
+def test_unknown_ranks_are_not_one() -> None:
+    found = joined(("a.json", "a", None), ("b.json", "a", None), ("rank0.json", "c", 0))
+    assert used(found) == [(0, "rank0.json"), (None, "a.json"), (None, "b.json")]
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([3], "rank 3"), ([3, 3], "rank 3"), ([7, 1, 0, 2], "ranks 0-2, 7"), ([4, 2], "ranks 2, 4")],
+)
+def test_numbers_in_words(numbers: list[int], text: str) -> None:
+    assert listed("rank", numbers) == text
