@@ -28,7 +28,7 @@ _FAILED_RANK = re.compile(
     r"rank\s*: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)\s*\n"
     r"(?:.*\n)?.*?exitcode\s*: (?P<exit_code>-?\d+) \(pid: (?P<pid>\d+)\)"
 )
-_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d+) via 15")
+_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d+) via (?:15|Signals\.SIGTERM)")
 _PREFIX = re.compile(r"^\[[^\]\s]*\d+\]:", re.MULTILINE)
 _SIGTERM = -15
 _SIGABRT = -6
@@ -43,8 +43,10 @@ class RankTrail:
     error: str | None = None
     """Message of its error file; None where it has none."""
     stderr: str = ""
+    stdout: str = ""
     log: str | None = None
-    """Where its own output lies, below the run's folder."""
+    """Where its stderr lies, below the run's folder."""
+    stdout_log: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,19 +121,19 @@ def _own_error(trails: Sequence[NodeTrail]) -> _Suspect | None:
 
 
 def _did_not_arrive(trails: Sequence[NodeTrail]) -> _Suspect | None:
-    waited = any(rank.error or _last_exception(rank.stderr) for trail in trails for rank in trail.ranks)
-    if not waited:
+    if not any(_speaks(rank) for trail in trails for rank in trail.ranks):
         return None
     for trail in trails:
         terminated = {verdict.rank for verdict in _verdicts(trail) if verdict.exit_code == _SIGTERM}
-        silent = [
-            rank.rank
-            for rank in trail.ranks
-            if rank.rank in terminated and not rank.error and not _last_exception(rank.stderr)
-        ]
+        silent = [rank.rank for rank in trail.ranks if rank.rank in terminated and not _speaks(rank)]
         if silent:
             return _Suspect(trail, silent, "did not arrive at a collective that the others waited in")
     return None
+
+
+def _speaks(rank: RankTrail) -> bool:
+    """Whether the rank had an error of any kind, a lost peer included."""
+    return bool(rank.error or _last_exception(rank.stderr) or _PEER_LOSS.search(rank.stderr))
 
 
 def _first_to_end(trails: Sequence[NodeTrail]) -> _Suspect:
@@ -162,7 +164,9 @@ def _stderr_of(trail: NodeTrail, rank: int) -> str:
 
 def _last_exception(text: str) -> str | None:
     """Last line that looks like the end of a traceback: `SomeError: message`."""
-    found = re.findall(r"^(?:\S*\]:)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$", text, re.MULTILINE)
+    found = re.findall(
+        r"^(?:\[\S*\]:\s*)*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$", text, re.MULTILINE
+    )
     return found[-1] if found else None
 
 
@@ -193,8 +197,9 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _log_of(node: NodeTrail, ranks: Iterable[int]) -> tuple[str | None, str]:
     """The log that says most: the rank's own where it wrote anything, else the node's."""
     for rank in node.ranks:
-        if rank.rank in ranks and rank.log and rank.stderr.strip():
-            return rank.log, rank.stderr
+        for log, text in ((rank.log, rank.stderr), (rank.stdout_log, rank.stdout)):
+            if rank.rank in ranks and log and text.strip():
+                return log, text
     return node.log, node.output
 
 

@@ -6,13 +6,14 @@ the head, where local nodes live) comes in as a `Site`; without one the plan is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from pydantic import field_serializer
 
 from cvs.config import AortaConfig, ClusterConfig
-from cvs.config.model import shown
+from cvs.config.model import shown, shown_argument
 from cvs.models import Accelerator, Frozen
 from cvs.topology import NodeAddress, topology_of
 
@@ -41,7 +42,10 @@ class Variable(Frozen):
 
     @field_serializer("value")
     def _without_secret(self, value: str) -> str:
-        return shown(self.name, value)
+        return shown(self.name, " ".join(map(shown_argument, value.split(" "))))
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        return self.model_dump().items()
 
 
 class Connection(Frozen):
@@ -91,6 +95,13 @@ class NodePlan(Frozen):
     required_files: tuple[str, ...]
     """Relative to `aorta_path`; must exist on the node."""
     container: ContainerPlan | None = None
+
+    @field_serializer("argv")
+    def _without_secrets(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(shown_argument, argv))
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        return self.model_dump().items()
 
     def variables(self) -> dict[str, str]:
         """The environment as the job gets it, later sources over earlier ones."""

@@ -230,6 +230,13 @@ def suite(request: pytest.FixtureRequest) -> Suite:
     return _suite_of(request.module, request.config)
 
 
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
+    """Keeps a number as a property of the case, for `--junitxml`."""
+    properties = request.node.user_properties
+    return lambda name, value: properties.append((name, value))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One case per limit that is set, and always the one about the evidence."""
     if "limit" not in metafunc.fixturenames or not hasattr(metafunc.module, "BENCHMARK"):

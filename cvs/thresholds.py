@@ -78,10 +78,21 @@ def check_limit(result: BenchmarkResult, name: str, limit: float) -> Violation |
     if value is None:
         message = f"{name}: {rule.what} was not measured; expected {bound}"
     elif not rule.holds(value, limit):
-        message = f"{name}: {rule.what} is {value:.4g}{unit}; expected {bound}"
+        message = f"{name}: {rule.what} is {_told(value, limit, rule)}{unit}; expected {bound}"
     else:
         return None
     return Violation(name=name, message=message, value=value, limit=limit, unit=rule.unit)
+
+
+def _told(value: float, limit: float, rule: _Limit) -> str:
+    """A missed value in as few digits as show that it is missed."""
+    texts = (brief(value, digits) for digits in (4, 6, 9, 17))
+    return next(text for text in texts if not rule.holds(float(text), limit))
+
+
+def brief(value: float, digits: int = 4) -> str:
+    """A number in so many digits, or more where its whole part has more."""
+    return f"{value:.{max(digits, len(str(int(value))))}g}"
 
 
 def check_evidence(result: BenchmarkResult) -> list[Violation]:

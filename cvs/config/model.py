@@ -8,12 +8,22 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 HIDDEN = "**********"
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    # As the end of a word: HF_TOKEN, but neither TOKENIZERS_PARALLELISM nor max_tokens.
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(?![A-Z])",
+    re.IGNORECASE,
+)
 
 
 def shown(name: str, value: str) -> str:
     """`value` as it may be written down: hidden where the variable's name speaks of a secret."""
     return HIDDEN if _SECRET_NAME.search(name) else value
+
+
+def shown_argument(argument: str) -> str:
+    """An argument as it may be written down: `key=value` pairs lose the value of a secret."""
+    name, equals, value = argument.partition("=")
+    return f"{name}={shown(name, value)}" if equals else argument
 
 
 class ConfigModel(BaseModel):

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cvs.config import ExpectedResults
 from cvs.models import BenchmarkResult, RankMetrics
-from cvs.thresholds import EVIDENCE, check, measured, verdict_of
+from cvs.thresholds import EVIDENCE, brief, check, measured, verdict_of
 
 UNKNOWN = "–"
 
@@ -38,7 +38,7 @@ def _report(result: BenchmarkResult, limits: ExpectedResults) -> RenderableType:
 
 def _ranks(result: BenchmarkResult) -> Table:
     columns = "rank node steps iteration_ms total_ms compute comm exposed_comm overlap trace".split()
-    table = Table(title=f"{result.benchmark} · run {result.run_id} · basis {result.parse.basis}")
+    table = Table(title=escape(f"{result.benchmark} · run {result.run_id} · basis {result.parse.basis}"))
     for name in columns:
         table.add_column(name.replace("_", " "), justify="left" if name == "trace" else "right")
     for rank in result.per_rank_metrics:
@@ -99,4 +99,4 @@ def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
 
 
 def _value(value: float | None, unit: str) -> str:
-    return "not measured" if value is None else f"{value:.4g} {unit}".rstrip()
+    return "not measured" if value is None else f"{brief(value)} {unit}".rstrip()

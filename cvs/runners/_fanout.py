@@ -51,7 +51,7 @@ def side_by_side(
         waiting.put(index)
 
     def worker() -> None:
-        while True:
+        while time.monotonic() < deadline:
             try:
                 index = waiting.get_nowait()
             except queue.Empty:

@@ -69,14 +69,13 @@ class RunNode:
         self.watched = Watched(self.runtime.start(lambda piece: self._take(piece, console)))
 
     def _take(self, piece: bytes, console: Console) -> None:
-        # Must not raise: a job whose output nobody takes stands still.
-        console(self._prefixed(piece))
         try:
             if self._log is not None:
                 self._log.write(piece)
         except OSError as error:
             self._log = None
             self.note(TransportError(f"{self.name}: the log cannot be written: {error.strerror}"))
+        console(self._prefixed(piece))
 
     def _prefixed(self, piece: bytes) -> str:
         found = _LOCAL_RANK.match(piece)
@@ -175,7 +174,9 @@ class RunNode:
             local_rank=local_rank,
             error=_error_message(path / "error.json"),
             stderr=_end_of(path / "stderr.log"),
+            stdout=_end_of(path / "stdout.log"),
             log=self.folder.relative(path / "stderr.log"),
+            stdout_log=self.folder.relative(path / "stdout.log"),
         )
 
 

@@ -34,10 +34,17 @@ def find_torch_python(environment: Mapping[str, str] = os.environ) -> str:
     candidates = [named] if named else [sys.executable, "python3"]
     for candidate in candidates:
         path = shutil.which(str(Path(candidate).expanduser()), path=environment.get("PATH"))
-        if path and subprocess.run([path, "-c", _HAS_TORCH], timeout=60, check=False).returncode == 0:
+        if path and _has_torch(path):
             return path
     asked = f"TORCH_PYTHON={named}" if named else " or ".join(candidates)
     raise EnvironmentFault(f"no PyTorch: {asked} cannot import torch; {INSTALL_TORCH}")
+
+
+def _has_torch(python: str) -> bool:
+    try:
+        return subprocess.run([python, "-c", _HAS_TORCH], timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False  # no program, or none that answers
 
 
 class ProcessRuntime(Runtime):

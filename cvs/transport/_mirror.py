@@ -19,15 +19,26 @@ def mirror(source: Path, target: Path) -> None:
     record = target / ".cvs" / "copied"
     copied = sorted(_files(source, target.resolve()))
     for path in set(_recorded(record)) - set(copied):
-        (target / path).unlink(missing_ok=True)
+        _remove(target, path)
     for path in copied:
         _replace(source / path, target / path)
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text("\0".join(copied))
+    record.write_bytes(b"\0".join(os.fsencode(path) for path in copied))
 
 
 def _recorded(record: Path) -> list[str]:
-    return record.read_text().split("\0") if record.exists() else []
+    paths = record.read_bytes().split(b"\0") if record.exists() else []
+    return [os.fsdecode(path) for path in paths if path]
+
+
+def _remove(target: Path, path: str) -> None:
+    """Remove a copy, and the folders that are empty without it: one may be a file in the source now."""
+    (target / path).unlink(missing_ok=True)
+    for folder in Path(path).parents[:-1]:
+        try:
+            (target / folder).rmdir()
+        except OSError:
+            break  # not empty: a job's own files, or other copies
 
 
 def _files(source: Path, target: Path) -> Iterator[str]:

@@ -47,15 +47,15 @@ class LocalTransport(Transport):
         process = self._popen(argv, cwd, environment, stderr=subprocess.PIPE)
         try:
             out, err = process.communicate(stdin, timeout=max(timeout, 0.01))
-        except subprocess.TimeoutExpired:
-            raise TransportError(
-                f"{self.node}: {argv[0]} did not end within {timeout:.0f} s and was stopped"
-            ) from None
-        finally:
-            # At a time-out or an interrupt; a process that has ended leaves no group to signal.
-            if process.poll() is None:
-                _signal_group(process.pid, signal.SIGKILL)
-                process.wait()
+        except BaseException as error:
+            # The group, not the process: a child may hold the output open. Nobody has waited for the leader
+            # yet, so the group's number is still its own.
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                late = f"{argv[0]} did not end within {timeout:.0f} s and was stopped"
+                raise TransportError(f"{self.node}: {late}") from None
+            raise
         return CommandResult(
             argv=tuple(argv),
             exit_code=process.returncode,
@@ -89,7 +89,10 @@ class LocalTransport(Transport):
                 start_new_session=True,
             )
         except OSError as error:
-            raise TransportError(f"{self.node}: cannot start {argv[0]}: {error.strerror}") from None
+            where = f" in {cwd}" if error.filename == cwd else ""
+            raise TransportError(f"{self.node}: cannot start {argv[0]}{where}: {error.strerror}") from None
+        except ValueError as error:  # a null byte, an illegal name of a variable
+            raise TransportError(f"{self.node}: cannot start {argv[0]}: {error}") from None
 
     def send_tree(self, source: Path, target: str) -> None:
         """See `Transport.send_tree`."""
@@ -103,8 +106,11 @@ class LocalTransport(Transport):
     def hold(self, folder: str, holder: str) -> None:
         """See `Transport.hold`; the kernel lets go of it when this process ends, however it ends."""
         path = Path(folder, ".cvs", "lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("a+")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = path.open("a+")
+        except OSError as error:
+            raise TransportError(f"{self.node}: cannot use {folder}: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -141,7 +147,8 @@ class LocalTransport(Transport):
     def free_port(self, address: str) -> int:
         """See `Transport.free_port`."""
         try:
-            with socket.create_server((address, 0)) as server:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with socket.create_server((address, 0), family=family) as server:
                 return int(server.getsockname()[1])
         except OSError as error:
             raise TransportError(
@@ -172,8 +179,13 @@ class _LocalProcess(Process):
 
 
 def _pump(stream: IO[bytes], sink: Sink) -> None:
-    for piece in iter(lambda: stream.readline(_LONGEST_PIECE), b""):
-        sink(piece)
+    try:
+        for piece in iter(lambda: stream.readline(_LONGEST_PIECE), b""):
+            sink(piece)
+    finally:
+        # Whatever became of the sink: a job whose output nobody takes stands still.
+        while stream.read(_LONGEST_PIECE):
+            pass
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -36,37 +36,37 @@ def test_run_benchmark(suite: Suite) -> None:
         pytest.fail(f"run {run.run_id} {run.status.value}: {run.failure.reason}{log}{tail}", pytrace=False)
 
 
-def test_parse_results(suite: Suite, record_property: Record) -> None:
+def test_parse_results(suite: Suite, record: Record) -> None:
     """Every rank that was started left a trace that can be measured."""
     result = suite.measure()
-    _record_metrics(result, record_property)
+    _record_metrics(result, record)
     if result.parse.status is not ParseStatus.SUCCESS:
         flaws = [violation.message for violation in suite.violations("evidence")]
         pytest.fail(f"parsed: {result.parse.status.value}\n" + "\n".join(flaws), pytrace=False)
 
 
-def test_validate_thresholds(suite: Suite, limit: str, record_property: Record) -> None:
+def test_validate_thresholds(suite: Suite, limit: str, record: Record) -> None:
     """One case for the evidence, and one for each limit of `expected_results`."""
     violations = suite.violations(limit)
-    record_property("run_id", suite.result.run_id)
+    record("run_id", suite.result.run_id)
     if violations:
         pytest.fail("\n".join(violation.message for violation in violations), pytrace=False)
 
 
-def test_generate_report(suite: Suite, record_property: Record) -> None:
+def test_generate_report(suite: Suite, record: Record) -> None:
     """The report is written, whatever the verdict; without one measured rank it reports nothing."""
     path = suite.report()
-    record_property("report", str(path))
+    record("report", str(path))
     if not suite.result.per_rank_metrics:
         pytest.fail(f"no rank was measured; {path} says what is missing", pytrace=False)
 
 
-def _record_metrics(result: BenchmarkResult, record_property: Record) -> None:
+def _record_metrics(result: BenchmarkResult, record: Record) -> None:
     """Keep the numbers as properties of the case (`--junitxml`)."""
-    record_property("run_id", result.run_id)
-    record_property("basis", result.parse.basis)
+    record("run_id", result.run_id)
+    record("basis", result.parse.basis)
     for name, value in result.aggregates.model_dump().items():
-        record_property(name, value)
+        record(name, value)
     for rank in result.per_rank_metrics:
         if rank.iteration_ns is not None:
-            record_property(f"rank_{rank.rank}.iteration_time_us", rank.iteration_ns / 1e3)
+            record(f"rank_{rank.rank}.iteration_time_us", rank.iteration_ns / 1e3)

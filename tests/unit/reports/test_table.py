@@ -1,0 +1,197 @@
+"""The report for people: what it shows, and that nothing in it is swallowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cvs.config import ExpectedResults
+from cvs.models import (
+    Aggregates,
+    BenchmarkResult,
+    CpuSums,
+    LeftOut,
+    ParseResult,
+    Quality,
+    QualityStatus,
+    RankMetrics,
+    Ratios,
+    RunStatus,
+    Step,
+)
+from cvs.reports.table import text_report
+
+NO_LIMITS = ExpectedResults()
+
+
+def rank_of(rank: int | None, status: QualityStatus = "complete") -> RankMetrics:
+    """One step of 50 ms: compute 20, communication 40 of which 10 are hidden."""
+    ms = 1_000_000
+    return RankMetrics(
+        rank=rank,
+        node=1,
+        files=("f",),
+        basis="cpu",
+        quality=Quality(status=status),
+        cpu_ns=CpuSums(
+            step=50 * ms, comm=40 * ms, compute=20 * ms, overlap=10 * ms, exposed_comm=30 * ms, other=0
+        ),
+        ratios=Ratios(compute=0.4, comm=0.8, exposed_comm=0.6, overlap=0.25),
+        steps=(Step(number=2, start_ns=0, duration_ns=50 * ms),),
+        iteration_ns=1234.5678 * ms,
+    )
+
+
+def result_of(*ranks: RankMetrics, **keys: Any) -> BenchmarkResult:
+    parse: dict[str, Any] = {"parser": "test", "basis": "cpu", "world_size": 2, **keys.pop("parse", {})}
+    values: dict[str, Any] = {
+        "benchmark": "aorta",
+        "run_id": "r1",
+        "run_status": RunStatus.COMPLETED,
+        "duration_seconds": 9.5,
+        "num_nodes": 2,
+        "gpus_per_node": 2,
+        "accelerator": "none",
+        "parse": ParseResult(ranks=ranks, **parse),
+        "aggregates": Aggregates(
+            avg_iteration_time_us=1_234_567.8,
+            time_variance_ratio=0.05,
+            avg_compute_ratio=0.4,
+            avg_comm_ratio=0.8,
+            avg_overlap_ratio=0.25,
+        ),
+        **keys,
+    }
+    return BenchmarkResult(**values)
+
+
+def lines_of(result: BenchmarkResult, limits: ExpectedResults = NO_LIMITS, width: int = 110) -> list[str]:
+    return [line.rstrip() for line in text_report(result, limits, width=width).splitlines()]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.replace("┃", "│").strip("│").split("│")]
+
+
+def row(lines: list[str], first: str) -> list[str]:
+    """Cells of the row of the table that begins so."""
+    [line] = [line for line in lines if cells(line)[0] == first and len(cells(line)) > 1]
+    return cells(line)
+
+
+def test_a_row_per_rank() -> None:
+    lines = lines_of(result_of(rank_of(0), rank_of(1)))
+    heads = [
+        "rank",
+        "node",
+        "steps",
+        "iteration ms",
+        "total ms",
+        "compute",
+        "comm",
+        "exposed comm",
+        "overlap",
+        "trace",
+    ]
+    assert row(lines, "rank") == heads
+    for rank in ("0", "1"):
+        numbers = ["1", "1,234.568", "50.000", "40.0%", "80.0%", "60.0%", "25.0%"]
+        assert row(lines, rank) == [rank, "1", *numbers, "complete"]
+
+
+def test_what_it_is_about_stands_above() -> None:
+    assert lines_of(result_of(rank_of(0)))[0].strip() == "aorta · run r1 · basis cpu"
+
+
+def test_averages() -> None:
+    [line] = [line for line in lines_of(result_of(rank_of(0))) if line.startswith("mean over ranks")]
+    assert line == (
+        "mean over ranks: iteration 1,234.568 ms (spread 5.0%), compute 40.0%, comm 80.0%, overlap 25.0%"
+    )
+
+
+def test_what_was_not_measured_is_a_dash_and_never_zero() -> None:
+    bare = RankMetrics(rank=0, files=(), basis="cpu", quality=Quality(status="unreadable"))
+    lines = lines_of(result_of(bare, aggregates=Aggregates()))
+    assert row(lines, "0") == ["0", *["–"] * 8, "unreadable"]
+    assert "mean over ranks: iteration – ms (spread –), compute –, comm –, overlap –" in lines
+
+
+def test_missing_ranks_have_a_row_too() -> None:
+    lines = lines_of(result_of(rank_of(0), parse={"missing_ranks": (1, 3)}))
+    for rank in ("1", "3"):
+        assert row(lines, rank) == [rank, *["–"] * 8, "missing"]
+
+
+def test_a_rank_that_nobody_knows() -> None:
+    assert row(lines_of(result_of(rank_of(None))), "–")[-1] == "complete"
+
+
+def test_the_state_of_a_trace_in_words() -> None:
+    assert row(lines_of(result_of(rank_of(0, "no_gpu_events"))), "0")[-1] == "no gpu events"
+
+
+def test_each_limit_that_is_set() -> None:
+    limits = ExpectedResults(max_avg_iteration_ms=2000, min_compute_ratio=0.5, max_time_variance_ratio=0.05)
+    lines = lines_of(result_of(rank_of(0)), limits)
+    assert "max_avg_iteration_ms 2000 ms: 1235 ms holds" in lines
+    assert "min_compute_ratio 0.5: 0.4 missed" in lines
+    assert "max_time_variance_ratio 0.05: 0.05 holds" in lines
+    assert not [line for line in lines if "min_overlap_ratio" in line]
+    assert lines[-1] == "verdict: red"
+
+
+def test_a_limit_on_what_was_not_measured() -> None:
+    lines = lines_of(result_of(rank_of(0), aggregates=Aggregates()), ExpectedResults(min_overlap_ratio=0))
+    assert "min_overlap_ratio 0: not measured missed" in lines
+
+
+@pytest.mark.parametrize(("limit", "word"), [(0.25, "good"), (0.26, "red")])
+def test_verdict(limit: float, word: str) -> None:
+    lines = lines_of(result_of(rank_of(0)), ExpectedResults(min_overlap_ratio=limit))
+    assert lines[-1] == f"verdict: {word}"
+
+
+def test_evidence_that_is_lacking_is_told() -> None:
+    lines = lines_of(result_of(rank_of(0), parse={"missing_ranks": (1,)}))
+    assert "evidence: 1 of 2 ranks left a trace; missing: rank 1" in lines
+    assert lines[-1] == "verdict: red"
+
+
+MARKUP = "node_0/[bold]x[/bold]/rank[0].json: [/red] [link=x] \\[a]"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"warnings": (MARKUP,)},
+        {"parse": {"warnings": (MARKUP,)}},
+        {"parse": {"left_out": (LeftOut(file=MARKUP, why="w"),)}},
+        {"parse": {"left_out": (LeftOut(file="f", why=MARKUP),)}},
+        {"parse": {"problems": (MARKUP,)}},
+    ],
+    ids=["warning", "warning of the parser", "file", "reason", "problem"],
+)
+def test_text_from_outside_is_shown_as_it_is(keys: dict[str, Any]) -> None:
+    """Square brackets in a name are no colors."""
+    assert MARKUP in "\n".join(lines_of(result_of(rank_of(0), **keys), width=200))
+
+
+def test_so_is_the_name_of_a_run() -> None:
+    """It is the name of a folder that the user may have chosen."""
+    title = lines_of(result_of(rank_of(0), run_id="tuned[bold]2"))[0].strip()
+    assert title == "aorta · run tuned[bold]2 · basis cpu"
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_it_keeps_to_its_width(width: int) -> None:
+    long = "word " * 60
+    lines = lines_of(result_of(rank_of(0), warnings=(long,)), ExpectedResults(min_overlap_ratio=0.5), width)
+    assert max(map(len, lines)) <= width
+
+
+def test_colors_only_where_they_are_wanted() -> None:
+    result = result_of(rank_of(0, "truncated"))
+    assert "\x1b[" not in text_report(result, NO_LIMITS)
+    assert "\x1b[" in text_report(result, NO_LIMITS, color=True)

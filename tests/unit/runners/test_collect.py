@@ -1,0 +1,251 @@
+"""This run's files on a node, and their way home: contract section 5."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cvs.errors import TransportError
+from cvs.models import TraceFile
+from cvs.runners._collect import Listing, bring_home, listing
+from cvs.transport.local import LocalTransport
+
+LOCAL = LocalTransport("a")
+TRACE = "artifacts/torch_profiler/rank0/host_1.2.pt.trace.json"
+
+_TICKS = count(1)
+
+
+def write(root: Path, name: str, content: bytes = b"{}") -> Path:
+    """Write a file, at a time of its own."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, ns=(0, next(_TICKS) * 1_000_000))
+    return path
+
+
+def look(root: Path) -> Listing:
+    return listing(LOCAL, str(root), timeout=10)
+
+
+def found(root: Path) -> set[str]:
+    return set(look(root).files)
+
+
+# --- what counts ------------------------------------------------------------------------------------------
+
+OF_INTEREST = [
+    TRACE,
+    "artifacts/torch_profiler/rank0/trace.json",
+    "artifacts/torch_profiler/rank0/trace_step7.json",
+    "artifacts/torch_profiler/rank0/host_1.2.pt.trace.json.gz",
+    "artifacts/torch_profiler/elsewhere.txt",
+    "artifacts/torch_profiler/rank3.bak/trace.json",
+    "artifacts/rank_00_metrics.jsonl",
+    "artifacts/rank_123_metrics.jsonl",
+    "artifacts/rank0.log",
+    "artifacts/tracelens_analysis/individual_reports/perf_rank0.xlsx",
+    "artifacts/tracelens_analysis/collective_reports/collective_all_ranks.xlsx",
+    "artifacts/tracelens_analysis/gpu_timeline_summary_mean.xlsx",
+    "torch_profiler/rank0/trace.json",
+    "rank0.log",
+    "deep/er/still/torch_profiler/rank1/trace with space\tand\nmore.json",
+    "deep/er/still/rank1.log",
+]
+OF_NONE = [
+    "train.py",
+    "artifacts/checkpoint.pt",
+    "artifacts/events.log",
+    "artifacts/ranking.txt",
+    "elsewhere/rank0.log",
+    "elsewhere/rank_00_metrics.jsonl",
+    "elsewhere/tracelens_analysis/perf_rank0.xlsx",
+    "artifacts/deeper/rank0.log",
+    ".git/torch_profiler/rank0/trace.json",
+    ".cvs/run/torch_profiler/rank0/trace.json",
+    "combined_traces/node_0/artifacts/torch_profiler/rank0/trace.json",
+    "combined_traces.before-x/node_0/artifacts/torch_profiler/rank0/trace.json",
+]
+
+
+def test_what_counts(tmp_path: Path) -> None:
+    for index, name in enumerate([*OF_INTEREST, *OF_NONE]):
+        write(tmp_path, name, bytes([index]))
+    assert found(tmp_path) == set(OF_INTEREST)
+
+
+def test_a_folder_on_another_disk_is_followed(tmp_path: Path) -> None:
+    write(tmp_path, "scratch/torch_profiler/rank0/trace.json")
+    write(tmp_path, "scratch/rank0.log")
+    (tmp_path / "aorta").mkdir()
+    (tmp_path / "aorta" / "artifacts").symlink_to(tmp_path / "scratch")
+    assert found(tmp_path / "aorta") == {"artifacts/torch_profiler/rank0/trace.json", "artifacts/rank0.log"}
+
+
+def test_a_link_in_a_circle_is_not(tmp_path: Path) -> None:
+    write(tmp_path, TRACE)
+    (tmp_path / "artifacts" / "torch_profiler" / "again").symlink_to(tmp_path)
+    assert found(tmp_path) == {TRACE}
+
+
+def test_combined_traces_is_left_alone_as_a_link_too(tmp_path: Path) -> None:
+    write(tmp_path, "runs/torch_profiler/rank0/trace.json")
+    (tmp_path / "aorta").mkdir()
+    (tmp_path / "aorta" / "combined_traces").symlink_to(tmp_path / "runs")
+    assert found(tmp_path / "aorta") == set()
+
+
+def test_a_file_that_has_two_names_counts_once_by_the_one_of_the_trace(tmp_path: Path) -> None:
+    """Aorta's scripts lay such links beside the real traces."""
+    real = write(tmp_path, TRACE)
+    (real.parent / "trace.json").symlink_to(real.name)
+    (real.parent / "a_hard_link.json").hardlink_to(real)
+    assert found(tmp_path) == {TRACE}
+
+
+def test_a_broken_link_is_no_file(tmp_path: Path) -> None:
+    write(tmp_path, TRACE)
+    (tmp_path / "artifacts" / "torch_profiler" / "rank0" / "gone.json").symlink_to("nowhere")
+    assert found(tmp_path) == {TRACE}
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert look(tmp_path) == Listing({})
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match=rf"^a: cannot list {tmp_path}/none: .*No such file"):
+        look(tmp_path / "none")
+
+
+# --- what is new ------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_touched_is_not_new(tmp_path: Path) -> None:
+    write(tmp_path, TRACE)
+    before = look(tmp_path)
+    write(tmp_path, "artifacts/rank0.log")
+    assert look(tmp_path).new_since(before) == ["artifacts/rank0.log"]
+    assert look(tmp_path).new_since(look(tmp_path)) == []
+
+
+def test_a_file_that_is_as_long_as_before_is_new_by_its_time(tmp_path: Path) -> None:
+    write(tmp_path, TRACE, b"old")
+    before = look(tmp_path)
+    write(tmp_path, TRACE, b"new")
+    assert look(tmp_path).new_since(before) == [TRACE]
+
+
+def test_and_by_its_place_on_disk_if_its_time_is_the_same(tmp_path: Path) -> None:
+    """Restored from a copy that kept its time."""
+    old = write(tmp_path, TRACE, b"old")
+    before = look(tmp_path)
+    new = write(tmp_path, "elsewhere", b"new")
+    os.utime(new, ns=(old.stat().st_atime_ns, old.stat().st_mtime_ns))
+    new.replace(old)
+    assert look(tmp_path).new_since(before) == [TRACE]
+
+
+def test_a_log_that_was_appended_to_is_new(tmp_path: Path) -> None:
+    write(tmp_path, TRACE)
+    log = write(tmp_path, "artifacts/rank0.log")
+    before = look(tmp_path)
+    with log.open("ab") as file:
+        file.write(b"more")
+    os.utime(log, ns=(0, log.stat().st_mtime_ns - 1))
+    assert look(tmp_path).new_since(before) == ["artifacts/rank0.log"]
+
+
+def test_what_has_gone_is_not_new(tmp_path: Path) -> None:
+    write(tmp_path, TRACE).unlink()
+    before = look(tmp_path)
+    assert look(tmp_path).new_since(before) == []
+
+
+NAMES = st.sampled_from(
+    [f"artifacts/torch_profiler/rank{rank}/{name}.json" for rank in (0, 1) for name in "ab"]
+)
+OTHERS = st.sampled_from(["train.py", "artifacts/model.pt", "combined_traces/node_0/torch_profiler/x.json"])
+TREES = st.dictionaries(NAMES | OTHERS, st.binary(max_size=2), max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(TREES, TREES, st.sets(NAMES))
+def test_new_is_exactly_what_the_run_wrote(
+    before: dict[str, bytes], written: dict[str, bytes], deleted: set[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, content in before.items():
+            write(root, name, content)
+        earlier = look(root)
+        for name in deleted:
+            (root / name).unlink(missing_ok=True)
+        for name, content in written.items():
+            write(root, name, content)
+        new = look(root).new_since(earlier)
+    assert new == sorted(name for name in written if name.startswith("artifacts/torch_profiler/"))
+
+
+# --- the way home -----------------------------------------------------------------------------------------
+
+
+def test_files_come_home_with_the_digest_that_the_node_took(tmp_path: Path) -> None:
+    names = [TRACE, "artifacts/rank0.log", "artifacts/torch_profiler/with space\nand line.json"]
+    for index, name in enumerate(names):
+        write(tmp_path / "aorta", name, b"x" * index)
+    into = tmp_path / "combined_traces" / "node_3"
+    files, broken = bring_home(LOCAL, str(tmp_path / "aorta"), names, into, 3, timeout=10)
+    assert broken == []
+    assert files == [
+        TraceFile(
+            path=f"node_3/{name}", node_rank=3, size=index, sha256=hashlib.sha256(b"x" * index).hexdigest()
+        )
+        for index, name in enumerate(names)
+    ]
+    assert [(into / name).read_bytes() for name in names] == [b"", b"x", b"xx"]
+
+
+def test_nothing_to_bring(tmp_path: Path) -> None:
+    assert bring_home(LOCAL, str(tmp_path), [], tmp_path / "home", 0, timeout=10) == ([], [])
+    assert not (tmp_path / "home").exists()
+
+
+def test_more_files_than_one_command_takes(tmp_path: Path) -> None:
+    names = [f"torch_profiler/rank0/{index:04}-{'x' * 200}.json" for index in range(700)]
+    for name in names:
+        write(tmp_path / "aorta", name, name.encode())
+    files, broken = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    assert (len(files), broken) == (700, [])
+
+
+class Lossy(LocalTransport):
+    """Loses the end of one file on the way."""
+
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
+        super().fetch(folder, paths, into, timeout=timeout)
+        (into / paths[0]).write_bytes(b"cut")
+
+
+def test_a_file_that_does_not_arrive_as_it_left_is_told_and_not_kept(tmp_path: Path) -> None:
+    names = ["torch_profiler/a.json", "torch_profiler/b.json"]
+    for name in names:
+        write(tmp_path / "aorta", name, b"{whole}")
+    files, broken = bring_home(Lossy("a"), str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    assert broken == ["torch_profiler/a.json"]
+    assert [file.path for file in files] == ["home/torch_profiler/b.json"]
+    assert not (tmp_path / "home" / "torch_profiler" / "a.json").exists()
+
+
+def test_a_file_that_has_gone_meanwhile(tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match=rf"^a: cannot read {tmp_path}: .*gone\.json"):
+        bring_home(LOCAL, str(tmp_path), ["gone.json"], tmp_path / "home", 0, timeout=10)

@@ -1,0 +1,346 @@
+"""The job as plain processes: making a node ready, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cvs.config import AortaConfig, ClusterConfig
+from cvs.errors import CvsError, EnvironmentFault, RunError, TransportError
+from cvs.launch import NodePlan, Site, plan_aorta
+from cvs.runtime.process import ProcessRuntime, find_torch_python
+from cvs.transport.local import LocalTransport
+
+RUN_ID = "20261130T120000.000Z-c0ffee"
+
+TORCH = """
+__version__ = "9.9.9"
+class version: hip = cuda = None
+class cuda: is_available = staticmethod(lambda: False)
+"""
+TORCH_WITH_GPUS = """
+__version__ = "9.9.9+rocm6.2"
+class version: hip, cuda = "6.2.1", None
+class cuda:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 3)
+    get_device_name = staticmethod(lambda i: ["AMD Instinct MI300X", "Other", "AMD Instinct MI300X"][i])
+    class nccl: version = staticmethod(lambda: (2, 20, 5))
+"""
+NO_TORCH = "raise ImportError('libamdhip64.so.6: cannot open shared object file')"
+
+
+class Node:
+    """One local node of a cluster, its workload, and a stand-in for PyTorch that its interpreter imports."""
+
+    def __init__(self, folder: Path, torch: str = TORCH) -> None:
+        self.folder = folder
+        self.source = folder / "source"
+        self.transport = LocalTransport("a")
+        modules = folder / "modules" / "torch"
+        modules.mkdir(parents=True)
+        (modules / "__init__.py").write_text(torch)
+        (self.source / "config").mkdir(parents=True)
+        (self.source / "train.py").write_text("print()")
+        (self.source / "config" / "distributed.yaml").write_text("{}")
+
+    def plan(self, *argv: str) -> NodePlan:
+        """This node's plan, with another command where one is given."""
+        environment = {"PYTHONPATH": str(self.folder / "modules")}
+        cluster = {"username": "u", "transport": "local", "env_vars": environment}
+        bench = {"aorta_path": str(self.source), "runtime": "process", "accelerator": "none"}
+        site = Site(
+            run_id=RUN_ID,
+            master_port=29500,
+            nodes_dir=str(self.folder / "nodes"),
+            torch_python=sys.executable,
+        )
+        plan = plan_aorta(
+            ClusterConfig.model_validate({**cluster, "node_dict": {"a": {"vpc_ip": "127.0.0.1"}}}),
+            AortaConfig.model_validate({**bench, "multi_node": {"master_launch_mode": "torchrun"}}),
+            site,
+        ).head
+        return plan.model_copy(update={"argv": argv}) if argv else plan
+
+    def runtime(self, *argv: str) -> ProcessRuntime:
+        return ProcessRuntime(self.plan(*argv), self.transport)
+
+    def started(self, script: str) -> ProcessRuntime:
+        """The runtime of a job that this script of a shell is, just started in an empty folder."""
+        runtime = self.runtime("sh", "-c", script)
+        Path(runtime.plan.workdir).mkdir(parents=True)
+        runtime.start(lambda _piece: None)
+        return runtime
+
+    def pid(self, name: str) -> int:
+        """A process id that the job wrote into its folder."""
+        file = Path(self.plan().workdir, name)
+        assert eventually(lambda: file.exists() and file.read_text().endswith("\n")), "it did not start"
+        return int(file.read_text())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.transport.close()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and no zombie, which only waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def eventually(holds: Callable[[], object], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# --- making ready -----------------------------------------------------------------------------------------
+
+
+def test_a_node_gets_its_copy_a_place_for_logs_and_a_lock(node: Node) -> None:
+    runtime = node.runtime()
+    facts = runtime.prepare(timeout=20)
+    copy = Path(runtime.plan.aorta_path)
+    assert copy == node.folder / "nodes" / "a" / "aorta"
+    assert (copy / "train.py").read_text() == "print()"
+    assert Path(runtime.plan.out_dir).is_dir()
+    with pytest.raises(TransportError, match=f"in use by {RUN_ID}"):
+        LocalTransport("a").hold(str(copy), "another run")
+    assert facts["torch"] == "9.9.9"
+    assert facts["interpreter"] == sys.executable
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "gpus" not in facts
+
+
+def test_nothing_is_written_into_the_source(node: Node) -> None:
+    before = sorted(node.source.rglob("*"))
+    node.runtime().prepare(timeout=20)
+    assert sorted(node.source.rglob("*")) == before
+
+
+def test_what_an_earlier_run_left_stays(node: Node) -> None:
+    node.runtime().prepare(timeout=20)
+    left = Path(node.plan().aorta_path, "artifacts", "old")
+    left.parent.mkdir()
+    left.touch()
+    node.transport.close()
+    node.runtime().prepare(timeout=20)
+    assert left.exists()
+
+
+def test_gpus_and_their_libraries_are_recorded(tmp_path: Path) -> None:
+    facts = Node(tmp_path, TORCH_WITH_GPUS).runtime().prepare(timeout=20)
+    assert facts["torch"] == "9.9.9+rocm6.2"
+    assert facts["hip"] == "6.2.1"
+    assert facts["rccl"] == "2.20.5"
+    assert facts["gpus"] == "2 x AMD Instinct MI300X, 1 x Other"
+
+
+def failure(node: Node, kind: type[CvsError]) -> str:
+    with pytest.raises(kind) as caught:
+        node.runtime().prepare(timeout=20)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def test_no_workload(node: Node) -> None:
+    node.source.rename(node.folder / "elsewhere")
+    assert failure(node, RunError) == f"a: aorta_path {node.source}: no such folder on this machine"
+
+
+def test_scripts_that_are_missing_are_named(node: Node) -> None:
+    (node.source / "train.py").unlink()
+    (node.source / "config" / "distributed.yaml").unlink()
+    message = failure(node, RunError)
+    assert message == f"a: train.py, config/distributed.yaml: not found below aorta_path {node.source}"
+
+
+def test_a_folder_in_use(node: Node) -> None:
+    other = LocalTransport("a")
+    other.hold(node.plan().aorta_path, "another run")
+    assert "in use by another run" in failure(node, TransportError)
+    other.close()
+
+
+def test_no_torch_on_the_node(tmp_path: Path) -> None:
+    message = failure(Node(tmp_path, NO_TORCH), EnvironmentFault)
+    assert message.startswith(f"a: {sys.executable}: ImportError: libamdhip64.so.6")
+    assert "TORCH_PYTHON" in message
+    assert "pip install torch" in message
+    assert "\n" not in message
+
+
+# --- which interpreter ------------------------------------------------------------------------------------
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_interpreter_that_is_named(tmp_path: Path) -> None:
+    good = script(tmp_path / "my python", "#!/bin/sh\nexit 0\n")
+    assert find_torch_python({"TORCH_PYTHON": good, "PATH": "/nowhere"}) == good
+
+
+def test_a_name_is_looked_up_in_the_path(tmp_path: Path) -> None:
+    good = script(tmp_path / "python9", "#!/bin/sh\nexit 0\n")
+    assert find_torch_python({"TORCH_PYTHON": "python9", "PATH": str(tmp_path)}) == good
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/sh\nexit 1\n", "no program at all\n"], ids=["no torch", "no program"]
+)
+def test_one_that_is_named_and_has_no_torch_is_not_replaced_by_another(tmp_path: Path, text: str) -> None:
+    bad = script(tmp_path / "python", text)
+    with pytest.raises(EnvironmentFault) as caught:
+        find_torch_python({"TORCH_PYTHON": bad, "PATH": os.environ["PATH"]})
+    assert str(caught.value).startswith(f"no PyTorch: TORCH_PYTHON={bad} cannot import torch; ")
+    assert "pip install torch" in str(caught.value)
+
+
+def test_one_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match=f"TORCH_PYTHON={tmp_path}/none cannot import torch"):
+        find_torch_python({"TORCH_PYTHON": str(tmp_path / "none"), "PATH": os.environ["PATH"]})
+
+
+# --- leaving nothing behind -------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_a_job_that_has_ended(node: Node) -> None:
+    runtime = node.started("exit 0")
+    assert runtime.kill_leftovers() == []
+
+
+def test_a_worker_in_its_own_session_that_ignores_sigterm(node: Node) -> None:
+    """As torchrun starts its workers: the signal to the launcher's group does not reach them."""
+    runtime = node.runtime(
+        "sh", "-c", "setsid sh -c 'trap \"\" TERM; echo $$ > worker; exec sleep 60' & wait"
+    )
+    Path(runtime.plan.workdir).mkdir(parents=True)
+    job = runtime.start(lambda _piece: None)
+    worker = node.pid("worker")
+    job.signal(signal.SIGTERM)
+    assert eventually(lambda: job.poll() == -15)
+    assert is_running(worker)
+    assert runtime.kill_leftovers() == []
+    assert not is_running(worker)
+
+
+def test_workers_whose_launcher_was_killed(node: Node) -> None:
+    """SIGKILL on torchrun orphans its workers, which go on training."""
+    workers = 'for i in 0 1; do setsid sh -c "echo \\$\\$ > worker$i; exec sleep 60" & done'
+    runtime = node.started(f"echo $$ > launcher; {workers}; wait")
+    launcher, workers_left = node.pid("launcher"), [node.pid("worker0"), node.pid("worker1")]
+    os.kill(launcher, signal.SIGKILL)
+    assert eventually(lambda: not is_running(launcher))
+    assert all(map(is_running, workers_left))
+    assert runtime.kill_leftovers() == []
+    assert not any(map(is_running, workers_left))
+
+
+def test_the_launcher_too_where_it_still_runs(node: Node) -> None:
+    runtime = node.started("trap '' TERM INT; echo $$ > launcher; while :; do sleep 60; done")
+    launcher = node.pid("launcher")
+    assert runtime.kill_leftovers() == []
+    assert not is_running(launcher)
+
+
+def test_a_child_that_keeps_only_the_launchers_variable(node: Node) -> None:
+    """A wrapper may clean the environment; torchrun's own mark is as good."""
+    runtime = node.started(
+        "env -i PATH=$PATH TORCHELASTIC_RUN_ID=$CVS_RUN_ID sh -c 'echo $$ > child; exec sleep 60'"
+    )
+    child = node.pid("child")
+    assert runtime.kill_leftovers() == []
+    assert not is_running(child)
+
+
+@contextmanager
+def bystander(*argv: str, environment: Mapping[str, str], user: int | None = None) -> Iterator[int]:
+    """A process that is not of the run."""
+    variables = {"PATH": os.environ["PATH"], **environment}
+    process = subprocess.Popen(argv or ("sleep", "60"), env=variables, cwd="/", user=user)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+BYSTANDERS = {
+    "another run": {"CVS_RUN_ID": "20261130T120000.000Z-abcdef"},
+    "a longer id": {"CVS_RUN_ID": f"{RUN_ID}0"},
+    "a shorter id": {"CVS_RUN_ID": RUN_ID[:-1]},
+    "an id that a pattern would match": {"CVS_RUN_ID": RUN_ID.replace(".", "x")},
+    "another variable": {"MY_CVS_RUN_ID": RUN_ID, "CVS_RUN_ID_2": RUN_ID},
+    "two lines": {"NOTE": f"see\nCVS_RUN_ID={RUN_ID}"},
+    "no run": {},
+}
+
+
+@pytest.mark.parametrize("environment", BYSTANDERS.values(), ids=BYSTANDERS)
+def test_a_process_that_is_not_of_the_run_is_never_touched(node: Node, environment: dict[str, str]) -> None:
+    with bystander(environment=environment) as pid:
+        assert node.runtime().kill_leftovers() == []
+        assert is_running(pid)
+
+
+def test_nor_is_one_that_only_speaks_of_it(node: Node) -> None:
+    with bystander("sh", "-c", "sleep 60; exit", f"CVS_RUN_ID={RUN_ID}", environment={}) as pid:
+        assert node.runtime().kill_leftovers() == []
+        assert is_running(pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_nor_is_another_users(node: Node) -> None:
+    with bystander(user=65534, environment=BYSTANDERS["another run"]) as pid:
+        assert node.runtime().kill_leftovers() == []
+        assert is_running(pid)
+
+
+def test_all_at_once_are_told_apart(node: Node) -> None:
+    with bystander(environment=BYSTANDERS["another run"]) as other:
+        runtime = node.started("setsid sleep 60 & echo $! > worker; exec sleep 60")
+        worker = node.pid("worker")
+        assert runtime.kill_leftovers() == []
+        assert not is_running(worker)
+        assert is_running(other)
+
+
+# --- the job ----------------------------------------------------------------------------------------------
+
+
+def test_the_job_runs_in_the_workload_with_the_plans_environment(node: Node) -> None:
+    runtime = node.runtime("sh", "-c", 'pwd; echo "$CVS_RUN_ID $TORCHELASTIC_RUN_ID $CUDA_VISIBLE_DEVICES"')
+    Path(runtime.plan.workdir).mkdir(parents=True)
+    said: list[bytes] = []
+    job = runtime.start(said.append)
+    assert eventually(lambda: job.poll() is not None)
+    assert job.drain(5)
+    assert b"".join(said).decode() == f"{Path(runtime.plan.aorta_path).resolve()}\n{RUN_ID} {RUN_ID} -1\n"
+
+
+def test_teardown_leaves_the_workload(node: Node) -> None:
+    runtime = node.runtime()
+    runtime.prepare(timeout=20)
+    runtime.teardown()
+    assert Path(runtime.plan.aorta_path, "train.py").exists()

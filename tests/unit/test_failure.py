@@ -1,0 +1,292 @@
+"""Who failed first, told from what real failing jobs left: `tests/data/failures`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cvs.failure import TAIL_LINES, NodeTrail, RankTrail, first_failure
+from cvs.models import Failure
+
+SAVED = Path(__file__).parents[1] / "data" / "failures"
+RANKS_PER_NODE = 2
+
+
+def saved_trails(case: str) -> list[NodeTrail]:
+    """What the nodes of a saved case left."""
+    ends = json.loads((SAVED / case / "ends.json").read_text())
+    return [
+        NodeTrail(
+            node_rank=int(node_rank),
+            node=f"node-{node_rank}",
+            exit_code=end["exit_code"],
+            seconds=end["seconds"],
+            stopped_by_cvs=end["stopped_by_cvs"],
+            output=(SAVED / case / f"node_{node_rank}.log").read_text(),
+            log=f"logs/node_{node_rank}.log",
+            ranks=tuple(saved_ranks(SAVED / case, int(node_rank))),
+        )
+        for node_rank, end in ends.items()
+    ]
+
+
+def saved_ranks(case: Path, node_rank: int) -> list[RankTrail]:
+    folders = sorted(case.glob(f"node_{node_rank}/torchrun/*/attempt_0/*"))
+    return [saved_rank(folder, node_rank * RANKS_PER_NODE + int(folder.name)) for folder in folders]
+
+
+def saved_rank(folder: Path, rank: int) -> RankTrail:
+    error = folder / "error.json"
+    return RankTrail(
+        rank=rank,
+        local_rank=int(folder.name),
+        error=json.loads(error.read_text())["message"]["message"] if error.exists() else None,
+        stderr=(folder / "stderr.log").read_text(),
+        log=f"logs/rank{rank}.log",
+    )
+
+
+def without_error_files(trails: list[NodeTrail]) -> list[NodeTrail]:
+    """As a trainer leaves them that does not record its errors; Aorta's own is one."""
+    return [
+        replace(trail, ranks=tuple(replace(rank, error=None) for rank in trail.ranks)) for trail in trails
+    ]
+
+
+def failure_of(trails: list[NodeTrail]) -> Failure:
+    found = first_failure(trails)
+    assert found is not None
+    return found
+
+
+CASES = {
+    "A": (1, (3,), "failed: RuntimeError: injected failure: rank 3 raises in step 5"),
+    "B": (1, (3,), "was ended by signal 9"),
+    "C1": (0, (), "DistStoreError: Timed out after 9 seconds waiting for clients. 1/2 clients joined."),
+    "D": (0, (), "EADDRINUSE"),
+    "E": (1, (3,), "did not arrive at a collective that the others waited in"),
+    "F": (0, (), "SignalException: Process 11154 got signal: 15"),
+    "G": (0, (), "lost its launcher to signal 9"),
+    "H": (1, (3,), "was ended by signal 6"),
+    "forced": (0, (0,), "failed: RuntimeError: injected failure: rank 0 raises"),
+}  # fmt: skip
+"""Case to the node rank and the ranks that failed first, and what the sentence says."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_failed_first(case: str) -> None:
+    node_rank, ranks, sentence = CASES[case]
+    found = failure_of(saved_trails(case))
+    assert (found.node_rank, found.node, found.ranks) == (node_rank, f"node-{node_rank}", ranks)
+    assert sentence in found.reason
+    assert f"node-{node_rank} (node rank {node_rank})" in found.reason
+    assert "\n" not in found.reason
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error_files_are_not_needed(case: str) -> None:
+    node_rank, ranks, _ = CASES[case]
+    found = failure_of(without_error_files(saved_trails(case)))
+    assert (found.node_rank, found.ranks) == (node_rank, ranks)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_order_of_the_nodes_does_not_matter(case: str) -> None:
+    assert failure_of(saved_trails(case)[::-1]) == failure_of(saved_trails(case))
+
+
+@pytest.mark.parametrize("case", [case for case, (_, ranks, _) in CASES.items() if ranks])
+def test_whoever_noticed_first_the_same_is_named(case: str) -> None:
+    """Nodes that fail together end in any order: whoever blames a victim must not win by a moment."""
+    trails = [replace(trail, seconds=100 - (trail.seconds or 0)) for trail in saved_trails(case)]
+    assert failure_of(trails).ranks == CASES[case][1]
+
+
+# --- what to read -----------------------------------------------------------------------------------------
+
+
+def test_the_log_of_the_rank_is_shown_where_it_says_anything() -> None:
+    found = failure_of(saved_trails("A"))
+    assert found.log == "logs/rank3.log"
+    assert len(found.tail) == TAIL_LINES
+    assert found.tail[-1].strip().startswith("RuntimeError: injected failure: rank 3")
+
+
+def test_else_that_of_its_node() -> None:
+    found = failure_of(saved_trails("B"))
+    assert found.log == "logs/node_1.log"
+    assert any("exitcode  : -9 (pid: 10268)  (SIGKILL)" in line for line in found.tail)
+
+
+def test_the_tail_is_without_what_torchrun_puts_before_each_line() -> None:
+    trail = NodeTrail(
+        0, "a", 1, 1.0, output="[default0]:one\n\n[default1]: two  \nthree\n", log="logs/node_0.log"
+    )
+    assert failure_of([trail]).tail == ("one", " two", "three")
+
+
+def test_a_message_of_many_lines_becomes_one() -> None:
+    rank = RankTrail(0, 0, error="ValueError: first\n    second\n" + "x" * 500)
+    reason = failure_of([NodeTrail(0, "a", 1, 1.0, ranks=(rank,))]).reason
+    assert "failed: ValueError: first second xxx" in reason
+    assert len(reason) < 300
+
+
+# --- the rules, one by one --------------------------------------------------------------------------------
+
+
+def test_nobody_failed() -> None:
+    assert first_failure([NodeTrail(0, "a", 0, 9.0), NodeTrail(1, "b", 0, 9.1)]) is None
+    assert first_failure([]) is None
+
+
+def summary(*ranks: tuple[int, int, int]) -> str:
+    """torchrun's summary: rank, exit code and process id of each rank that failed, the root cause last."""
+    entry = """\
+[{index}]:
+  time      : 2026-11-30_03:42:42
+  host      : host
+  rank      : {rank} (local_rank: {local_rank})
+  exitcode  : {exit_code} (pid: {pid})
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+"""
+    return "".join(
+        entry.format(index=index, rank=rank, local_rank=rank % RANKS_PER_NODE, exit_code=exit_code, pid=pid)
+        for index, (rank, exit_code, pid) in enumerate(ranks)
+    )
+
+
+@pytest.mark.parametrize(("term", "kill"), [("15", "9"), ("Signals.SIGTERM", "Signals.SIGKILL")])
+def test_a_rank_that_torchrun_itself_had_to_kill_is_not_blamed(term: str, kill: str) -> None:
+    """Python 3.11 and newer write the signals as numbers, Python 3.10 as names."""
+    [trail] = saved_trails("forced")
+    assert "via 15, forcefully exiting via 9" in trail.output
+    output = trail.output.replace(
+        "via 15, forcefully exiting via 9", f"via {term}, forcefully exiting via {kill}"
+    )
+    assert failure_of([replace(trail, output=output)]).ranks == (0,)
+
+
+def test_another_rank_that_was_killed_is() -> None:
+    output = "Unable to shutdown process 71 via 15, forcefully exiting via 9\n" + summary(
+        (1, -9, 71), (0, -9, 70)
+    )
+    found = failure_of([NodeTrail(0, "a", 1, 5.0, output=output, ranks=(RankTrail(0, 0), RankTrail(1, 1)))])
+    assert found.ranks == (0,)
+
+
+@pytest.mark.parametrize(("exit_code", "number"), [(-9, 9), (-11, 11), (-6, 6), (-7, 7), (-2, 2)])
+def test_a_signal_is_told(exit_code: int, number: int) -> None:
+    found = failure_of([NodeTrail(0, "a", 1, 5.0, output=summary((1, exit_code, 71)))])
+    assert found.ranks == (1,)
+    assert f"was ended by signal {number}" in found.reason
+
+
+def test_a_signal_weighs_more_than_an_error_on_a_node_that_ended_earlier() -> None:
+    victim = NodeTrail(0, "a", 1, 4.0, ranks=(RankTrail(0, 0, error="RuntimeError: something else"),))
+    assert failure_of([victim, NodeTrail(1, "b", 1, 5.0, output=summary((3, -9, 71)))]).ranks == (3,)
+
+
+PEER_LOSSES = [
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:22443",
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection reset by peer",
+    "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation",
+    "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+    "RuntimeError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+    "torch.distributed.DistNetworkError: Connection was reset by the remote peer",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+]
+
+
+@pytest.mark.parametrize("message", PEER_LOSSES, ids=[message[:60] for message in PEER_LOSSES])
+def test_who_lost_a_peer_is_a_victim(message: str) -> None:
+    victim = NodeTrail(0, "a", 1, 4.0, ranks=(RankTrail(0, 0, error=message),))
+    culprit = NodeTrail(1, "b", 1, 5.0, ranks=(RankTrail(2, 0, error="ValueError: wrong shape"),))
+    found = failure_of([victim, culprit])
+    assert (found.node, found.ranks) == ("b", (2,))
+    assert "ValueError: wrong shape" in found.reason
+
+
+def test_an_error_without_a_file_is_found_in_the_ranks_own_output() -> None:
+    """As PyTorch prints it, with the rank before each line."""
+    stderr = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "train.py", line 3, in <module>\n'
+        "[rank1]: torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB\n"
+    )
+    trail = NodeTrail(0, "a", 1, 5.0, ranks=(RankTrail(0, 0), RankTrail(1, 1, stderr=stderr)))
+    found = failure_of([trail])
+    assert found.ranks == (1,)
+    assert "torch.OutOfMemoryError: HIP out of memory" in found.reason
+
+
+WATCHDOG = """\
+[rank0]:[E1130 03:42:42.1 ProcessGroupNCCL.cpp:683] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds \
+before timing out.
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with exception
+Fatal Python error: Aborted
+"""
+
+
+def test_a_rank_that_its_watchdog_aborts_waited_for_another() -> None:
+    """NCCL ends those that wait, with SIGABRT; the rank they wait for ends by torchrun's SIGTERM."""
+    waited = NodeTrail(
+        0, "a", 1, 4.0,
+        output=summary((1, -6, 71), (0, -6, 70)),
+        ranks=(RankTrail(0, 0, stderr=WATCHDOG), RankTrail(1, 1, stderr=WATCHDOG)),
+    )  # fmt: skip
+    hung = NodeTrail(
+        1, "b", 1, 4.1,
+        output=summary((3, -15, 73), (2, -6, 72)),
+        ranks=(RankTrail(2, 0, stderr=WATCHDOG), RankTrail(3, 1)),
+    )  # fmt: skip
+    found = failure_of([waited, hung])
+    assert (found.node, found.ranks) == ("b", (3,))
+    assert "did not arrive" in found.reason
+
+
+def test_several_ranks_that_did_not_arrive_are_named_together() -> None:
+    timed_out = "RuntimeError: Timed out waiting 10000ms for recv operation to complete"
+    waited = NodeTrail(0, "a", 1, 4.0, output=summary((0, 1, 70)), ranks=(RankTrail(0, 0, error=timed_out),))
+    hung = NodeTrail(
+        1, "b", 1, 4.1, output=summary((2, -15, 72), (3, -15, 73)), ranks=(RankTrail(2, 0), RankTrail(3, 1))
+    )
+    found = failure_of([waited, hung])
+    assert found.ranks == (2, 3)
+    assert found.reason.startswith("ranks 2, 3 on b (node rank 1) did not arrive")
+
+
+def test_the_node_that_ended_first() -> None:
+    nodes = [NodeTrail(0, "a", 1, 9.0), NodeTrail(1, "b", 2, 4.0), NodeTrail(2, "c", 0, 1.0)]
+    found = failure_of(nodes)
+    assert (found.node, found.ranks) == ("b", ())
+    assert found.reason == "b (node rank 1) ended first, with exit code 2"
+
+
+def test_not_one_that_cvs_ended_if_another_failed_by_itself() -> None:
+    stopped = NodeTrail(0, "a", -15, 4.0, stopped_by_cvs=True)
+    assert failure_of([stopped, NodeTrail(1, "b", 1, 9.0)]).node == "b"
+
+
+def test_at_a_time_out_all_were_stopped() -> None:
+    nodes = [NodeTrail(rank, name, -15, 60.0 + rank, stopped_by_cvs=True) for rank, name in enumerate("ab")]
+    found = failure_of(nodes)
+    assert found.ranks == ()
+    assert "did not end by itself and was stopped" in found.reason
+
+
+def test_a_node_whose_end_was_never_seen() -> None:
+    assert "was started and did not end" in failure_of([NodeTrail(0, "a", None, None)]).reason
+
+
+def test_the_saved_logs_name_no_folder_of_a_user() -> None:
+    texts = [path.read_text() for path in SAVED.rglob("*") if path.is_file()]
+    assert len(texts) > 50
+    assert not [found for text in texts if (found := re.search(r"/(home|root|tmp)/\S+", text))]

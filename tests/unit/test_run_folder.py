@@ -1,0 +1,320 @@
+"""A run on disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cvs.config import AortaConfig, ClusterConfig
+from cvs.errors import EvidenceError, RunError
+from cvs.launch import Site, plan_aorta
+from cvs.models import Aggregates, BenchmarkResult, NodeResult, ParseResult, RunResult, RunStatus, TraceFile
+from cvs.run_folder import (
+    Manifest,
+    RunFolder,
+    digest,
+    is_live,
+    make_run_folder,
+    new_run_folder,
+    newest_run_folder,
+    open_run_folder,
+    write_whole,
+)
+
+CLUSTER: dict[str, Any] = {"username": "u", "node_dict": {"a": {"vpc_ip": "10.0.0.1"}}}
+BENCH: dict[str, Any] = {"aorta_path": "/srv/aorta"}
+
+
+def manifest_of(
+    folder: RunFolder, cluster: dict[str, Any] = CLUSTER, bench: dict[str, Any] = BENCH
+) -> Manifest:
+    """The record of a run with these two files."""
+    cluster_config, aorta = ClusterConfig.model_validate(cluster), AortaConfig.model_validate(bench)
+    return Manifest(
+        cluster_file="cluster.json",
+        config_file=None,
+        cluster=cluster_config.resolved(),
+        benchmark=aorta.resolved(),
+        plan=plan_aorta(cluster_config, aorta, Site(run_id=folder.run_id)),
+        run=RunResult(
+            benchmark="aorta",
+            run_id=folder.run_id,
+            status=RunStatus.COMPLETED,
+            started="2026-11-30T12:00:00+00:00",
+            duration_seconds=1.5,
+            accelerator="rocm",
+            num_nodes=1,
+            local_world_size=8,
+            gpus_per_node=8,
+            nodes=(NodeResult(node_rank=0, node="a", exit_code=0, facts={"torch": "2.13"}),),
+        ),
+    )
+
+
+def saved_run(path: Path) -> RunFolder:
+    folder = make_run_folder(path)
+    folder.save_manifest(manifest_of(folder))
+    return folder
+
+
+# --- a new one --------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_has_a_folder_of_its_own_named_by_time(tmp_path: Path) -> None:
+    folder = new_run_folder(tmp_path / "cvs_runs", "test_aorta")
+    assert folder.path.parent == tmp_path.resolve() / "cvs_runs" / "test_aorta"
+    assert re.fullmatch(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}", folder.run_id)
+    assert folder.traces.is_dir()
+    assert folder.node_log(0).parent.is_dir()
+
+
+def test_later_runs_sort_behind_earlier_ones(tmp_path: Path) -> None:
+    first = new_run_folder(tmp_path, "test_aorta")
+    names = {new_run_folder(tmp_path, "test_aorta").run_id for _ in range(5)}
+    assert len(names) == 5
+    assert all(name[:20] >= first.run_id[:20] for name in names)
+
+
+def test_it_is_the_users_alone(tmp_path: Path) -> None:
+    """Logs may hold what users put into the environment of their jobs."""
+    folder = new_run_folder(tmp_path, "test_aorta")
+    assert folder.path.stat().st_mode & 0o077 == 0
+
+
+def test_latest_points_to_the_newest(tmp_path: Path) -> None:
+    for _ in range(2):
+        folder = new_run_folder(tmp_path, "test_aorta")
+        link = tmp_path / "test_aorta" / "latest"
+        assert link.resolve() == folder.path
+        assert link.readlink() == Path(folder.run_id)
+
+
+def test_no_folder_is_used_twice(tmp_path: Path) -> None:
+    make_run_folder(tmp_path / "r1")
+    with pytest.raises(
+        RunError, match=rf"cannot make the run's folder {tmp_path}/r1: File exists; choose another"
+    ):
+        make_run_folder(tmp_path / "r1")
+
+
+def test_a_place_that_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot make the run's folder"):
+        new_run_folder(tmp_path / "file", "test_aorta")
+
+
+def test_local_nodes_are_shared_by_the_runs_of_a_suite(tmp_path: Path) -> None:
+    one, two = (new_run_folder(tmp_path, "test_aorta").nodes_dir for _ in range(2))
+    assert one == two == tmp_path.resolve() / "test_aorta" / "nodes"
+
+
+# --- finding one ------------------------------------------------------------------------------------------
+
+
+def test_the_newest_is_the_one_that_began_last(tmp_path: Path) -> None:
+    for name in ("20261130T120000.000Z-aaaaaa", "20261201T000000.000Z-000000", "20261130T235959.999Z-ffffff"):
+        saved_run(tmp_path / "test_aorta" / name)
+    (tmp_path / "test_aorta" / "latest").symlink_to("20261130T120000.000Z-aaaaaa")
+    (tmp_path / "test_aorta" / "nodes").mkdir()
+    assert newest_run_folder(tmp_path, "test_aorta").run_id == "20261201T000000.000Z-000000"
+
+
+def test_no_run_says_what_to_do(tmp_path: Path) -> None:
+    saved_run(tmp_path / "another_suite" / "20261130T120000.000Z-aaaaaa")
+    new_run_folder(tmp_path, "test_aorta")  # no manifest yet
+    with pytest.raises(EvidenceError) as caught:
+        newest_run_folder(tmp_path, "test_aorta")
+    assert str(caught.value).startswith(
+        f"no run of test_aorta below {tmp_path}: run test_run_benchmark first"
+    )
+    assert "--run_dir" in str(caught.value)
+
+
+def test_a_run_that_is_named(tmp_path: Path) -> None:
+    saved_run(tmp_path / "r1")
+    assert open_run_folder(tmp_path / "r1").run_id == "r1"
+    with pytest.raises(EvidenceError, match=rf"--run_dir {tmp_path}: is no folder of a run"):
+        open_run_folder(tmp_path)
+
+
+# --- what is written down ---------------------------------------------------------------------------------
+
+
+def test_a_manifest_survives_being_written_and_read(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "r1")
+    manifest = manifest_of(folder)
+    folder.save_manifest(manifest)
+    assert folder.load_manifest() == manifest
+    assert json.loads((folder.path / "manifest.json").read_text())["plan"]["run_id"] == "r1"
+
+
+def test_no_secret_is_in_it(tmp_path: Path) -> None:
+    cluster = {
+        **CLUSTER,
+        "password": "s3cret-1",
+        "priv_key_passphrase": "s3cret-2",
+        "env_vars": {"HF_TOKEN": "s3cret-3"},
+        "bmc_password": "s3cret-4",
+        "node_dict": {"a": {"vpc_ip": "10.0.0.1", "env_vars": {"DB_PASSWORD": "s3cret-5"}}},
+    }
+    bench = {
+        **BENCH,
+        "environment": {"WANDB_API_KEY": "s3cret-6"},
+        "multi_node": {"extra_env": {"AWS_SECRET_ACCESS_KEY": "s3cret-7"}},
+    }
+    folder = make_run_folder(tmp_path / "r1")
+    folder.save_manifest(manifest_of(folder, cluster, bench))
+    text = (folder.path / "manifest.json").read_text()
+    assert re.findall(r"s3cret-\d", text) == []
+    assert text.count('"**********"') == 4 + 6  # in the two files, and each variable or secret in the plan
+
+
+def test_metrics_survive_too(tmp_path: Path) -> None:
+    folder = saved_run(tmp_path / "r1")
+    result = BenchmarkResult(
+        benchmark="aorta",
+        run_id="r1",
+        run_status=RunStatus.COMPLETED,
+        duration_seconds=1.5,
+        num_nodes=1,
+        gpus_per_node=8,
+        accelerator="rocm",
+        parse=ParseResult(parser="test", basis="gpu", world_size=8, missing_ranks=tuple(range(8))),
+        aggregates=Aggregates(avg_compute_ratio=1 / 3),
+    )
+    assert not folder.has_result
+    with pytest.raises(
+        EvidenceError, match=r"has no metrics yet: run test_parse_results \(metrics.json is missing"
+    ):
+        folder.load_result()
+    folder.save_result(result)
+    assert folder.has_result
+    assert folder.load_result() == result
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "x"}', "\xff"])
+def test_a_manifest_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    folder = saved_run(tmp_path / "r1")
+    (folder.path / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(EvidenceError) as caught:
+        folder.load_manifest()
+    assert str(caught.value).startswith(f"{folder.path}/manifest.json: cannot be read: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_one(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match=r"is no folder of a run \(manifest.json is missing\)"):
+        RunFolder(tmp_path).load_manifest()
+
+
+def test_a_folder_can_be_moved(tmp_path: Path) -> None:
+    folder = saved_run(tmp_path / "r1")
+    assert folder.relative(folder.node_log(2)) == "logs/node_2.log"
+    folder.path.rename(tmp_path / "moved")
+    assert open_run_folder(tmp_path / "moved").load_manifest().run.run_id == "r1"
+
+
+@pytest.mark.parametrize("status", RunStatus)
+def test_which_runs_have_not_ended(status: RunStatus) -> None:
+    assert is_live(status) is (status in (RunStatus.PENDING, RunStatus.RUNNING))
+
+
+# --- whole or not at all ----------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    write_whole(file, "old")
+    with file.open() as reader:
+        write_whole(file, "new")
+        assert reader.read() == "old\n"
+    assert file.read_text() == "new\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    write_whole(file, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(file, "new \udc80")
+    assert file.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+# --- collected files --------------------------------------------------------------------------------------
+
+
+def collected(folder: RunFolder, *names: str) -> tuple[TraceFile, ...]:
+    """Files among the traces, as the manifest would list them."""
+    files = []
+    for name in names:
+        path = folder.traces / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        files.append(TraceFile(path=name, node_rank=0, size=len(name), sha256=digest(path)))
+    return tuple(files)
+
+
+def test_files_that_are_as_they_were_collected(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "r1")
+    files = collected(folder, "node_0/a", "node_1/b/c")
+    assert folder.altered(files) == {}
+    assert folder.unlisted(files) == []
+
+
+def test_files_that_are_not(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "r1")
+    files = collected(
+        folder, "node_0/gone", "node_0/grown", "node_0/same length", "node_0/fine", "node_0/folder"
+    )
+    (folder.traces / "node_0" / "gone").unlink()
+    (folder.traces / "node_0" / "grown").write_text("something longer")
+    (folder.traces / "node_0" / "same length").write_text("NODE_0/SAME LENGTH")
+    (folder.traces / "node_0" / "folder").unlink()
+    (folder.traces / "node_0" / "folder").mkdir()
+    assert folder.altered(files) == {
+        "node_0/gone": "was collected and is missing now",
+        "node_0/grown": "was changed after it was collected",
+        "node_0/same length": "was changed after it was collected",
+        "node_0/folder": "was collected and is missing now",
+    }
+
+
+def test_files_that_are_not_of_the_run(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "r1")
+    files = collected(folder, "node_0/a")
+    collected(folder, "node_0/b/stranger", "node_0/another")
+    assert folder.unlisted(files) == ["node_0/another", "node_0/b/stranger"]
+
+
+def test_digest(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    # FIPS 180-2, appendix B.1
+    assert digest(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+# --- where users look for them ----------------------------------------------------------------------------
+
+
+def test_traces_are_linked_into_the_workload(tmp_path: Path) -> None:
+    aorta = tmp_path / "aorta"
+    aorta.mkdir()
+    for name in ("r1", "r2"):
+        folder = make_run_folder(tmp_path / name)
+        folder.publish_traces(aorta)
+        assert (aorta / "combined_traces").resolve() == folder.traces
+    assert list(aorta.iterdir()) == [aorta / "combined_traces"]
+
+
+def test_a_real_folder_of_that_name_is_kept(tmp_path: Path) -> None:
+    aorta = tmp_path / "aorta"
+    (aorta / "combined_traces" / "node_0").mkdir(parents=True)
+    (aorta / "combined_traces" / "node_0" / "old").write_text("old")
+    folder = make_run_folder(tmp_path / "r1")
+    folder.publish_traces(aorta)
+    assert (aorta / "combined_traces").is_symlink()
+    assert (aorta / "combined_traces.before-r1" / "node_0" / "old").read_text() == "old"

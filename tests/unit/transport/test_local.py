@@ -1,0 +1,407 @@
+"""The door to a node that is a folder of this machine, with real processes behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cvs.errors import TransportError
+from cvs.transport.base import Process
+from cvs.transport.local import LocalTransport
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTransport]:
+    transport = LocalTransport("node-0")
+    yield transport
+    transport.close()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and no zombie, which only waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def eventually(holds: Callable[[], object], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def pid_in(file: Path) -> int:
+    """The process id that a started process writes there."""
+    assert eventually(lambda: file.exists() and file.read_text().endswith("\n")), "it did not start"
+    return int(file.read_text())
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+def test_a_command_and_all_that_it_leaves(local: LocalTransport) -> None:
+    argv = ["sh", "-c", "echo out; echo err >&2; exit 3"]
+    result = local.run(argv, timeout=5)
+    assert (result.argv, result.exit_code) == (tuple(argv), 3)
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+    assert 0 < result.seconds < 5
+
+
+def test_a_signal_is_a_negative_exit_code(local: LocalTransport) -> None:
+    assert local.run(["sh", "-c", "kill -9 $$"], timeout=5).exit_code == -9
+
+
+def test_where_with_what_and_on_what_it_runs(local: LocalTransport, tmp_path: Path) -> None:
+    result = local.run(
+        ["sh", "-c", 'pwd; echo "$MY_OWN"; cat'],
+        timeout=5,
+        cwd=str(tmp_path),
+        environment={"MY_OWN": "two words"},
+        stdin=b"given",
+    )
+    assert result.stdout == f"{tmp_path.resolve()}\ntwo words\ngiven"
+
+
+def test_what_is_not_read_from_stdin_does_no_harm(local: LocalTransport) -> None:
+    assert local.run(["true"], timeout=5, stdin=b"x" * 200_000).exit_code == 0
+
+
+def test_output_of_any_size_and_kind(local: LocalTransport) -> None:
+    result = local.run(["sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; printf '\\377' >&2"], timeout=5)
+    assert result.stdout == "x" * 300_000
+    assert result.stderr == "�"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), max_size=4))
+def test_arguments_arrive_as_they_are(words: list[str]) -> None:
+    """No shell stands between."""
+    result = LocalTransport("a").run(
+        ["sh", "-c", 'for word; do printf "%s\\0" "$word"; done', "sh", *words], timeout=5
+    )
+    assert result.stdout == "".join(f"{word}\0" for word in words)
+
+
+FOREIGN = """
+    RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+    TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE PET_NNODES CVS_RUN_ID
+""".split()
+
+
+def test_a_launcher_above_leaves_nothing_to_the_node(
+    local: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*FOREIGN, "MY_OWN"):
+        monkeypatch.setenv(name, "foreign")
+    told = local.run(["env", "-0"], timeout=5).stdout.split("\0")
+    assert [entry.partition("=")[0] for entry in told if entry.endswith("=foreign")] == ["MY_OWN"]
+
+
+def test_what_the_plan_says_comes_over_it(local: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CVS_RUN_ID", "foreign")
+    result = local.run(["sh", "-c", "echo $CVS_RUN_ID"], timeout=5, environment={"CVS_RUN_ID": "r1"})
+    assert result.stdout == "r1\n"
+
+
+def test_a_program_that_is_not_there(local: LocalTransport) -> None:
+    with pytest.raises(TransportError, match=r"^node-0: cannot start no-such-program: No such file"):
+        local.run(["no-such-program"], timeout=5)
+
+
+def test_a_folder_that_is_not_there_is_what_is_named(local: LocalTransport) -> None:
+    with pytest.raises(TransportError, match=r"^node-0: .*/no/such/folder"):
+        local.run(["true"], timeout=5, cwd="/no/such/folder")
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment"), [(["true"], {"A=B": "c"}), (["true"], {"A": "b\0c"}), (["true", "\0"], {})]
+)
+def test_what_no_process_can_be_given(
+    local: LocalTransport, argv: list[str], environment: dict[str, str]
+) -> None:
+    with pytest.raises(TransportError, match=r"^node-0: cannot start true"):
+        local.run(argv, timeout=5, environment=environment)
+
+
+# --- time-outs --------------------------------------------------------------------------------------------
+
+
+def test_at_its_time_out_a_command_is_ended_with_its_children(local: LocalTransport, tmp_path: Path) -> None:
+    started = time.monotonic()
+    script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > parent; wait"
+    with pytest.raises(TransportError, match=r"^node-0: sh did not end within 0 s and was stopped$"):
+        local.run(["sh", "-c", script], timeout=0.3, cwd=str(tmp_path))
+    assert time.monotonic() - started < 2
+    assert not is_running(pid_in(tmp_path / "parent"))
+    assert eventually(lambda: not is_running(pid_in(tmp_path / "child")))
+
+
+def test_a_child_that_outlives_its_parent_is_ended_too(local: LocalTransport, tmp_path: Path) -> None:
+    """It keeps the output open, so the command has not ended for who waits for its output."""
+    with pytest.raises(TransportError, match="did not end within"):
+        local.run(["sh", "-c", "sleep 60 & echo $! > child"], timeout=0.3, cwd=str(tmp_path))
+    child = pid_in(tmp_path / "child")
+    try:
+        assert eventually(lambda: not is_running(child), seconds=1)
+    finally:
+        if is_running(child):
+            os.kill(child, signal.SIGKILL)
+
+
+def test_an_interrupt_ends_the_command(local: LocalTransport, tmp_path: Path) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            local.run(["sh", "-c", "echo $$ > pid; exec sleep 60"], timeout=60, cwd=str(tmp_path))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+    assert not is_running(pid_in(tmp_path / "pid"))
+
+
+# --- jobs -------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """A started job and what it has said so far."""
+
+    def __init__(self, local: LocalTransport, script: str, cwd: Path, **environment: str) -> None:
+        self.pieces: list[bytes] = []
+        argv = ["sh", "-c", script]
+        self.process: Process = local.start(
+            argv, cwd=str(cwd), environment=environment, sink=self.pieces.append
+        )
+
+    def exit_code(self) -> int | None:
+        assert eventually(lambda: self.process.poll() is not None), "it did not end"
+        assert self.process.drain(5)
+        return self.process.poll()
+
+
+def test_output_comes_line_by_line_both_streams_in_one(local: LocalTransport, tmp_path: Path) -> None:
+    job = Job(local, "echo one; echo two >&2; echo three; printf four; exit 5", tmp_path)
+    assert job.exit_code() == 5
+    assert job.pieces == [b"one\n", b"two\n", b"three\n", b"four"]
+
+
+def test_output_comes_while_the_job_runs(local: LocalTransport, tmp_path: Path) -> None:
+    job = Job(local, "echo first; exec sleep 60", tmp_path)
+    assert eventually(lambda: job.pieces == [b"first\n"])
+    assert job.process.poll() is None
+    assert not job.process.drain(0.05)
+    job.process.signal(signal.SIGTERM)
+    assert job.exit_code() == -15
+
+
+def test_a_line_without_an_end_comes_in_pieces(local: LocalTransport, tmp_path: Path) -> None:
+    job = Job(local, "head -c 200000 /dev/zero | tr '\\0' x", tmp_path)
+    assert job.exit_code() == 0
+    assert len(job.pieces) > 1
+    assert b"".join(job.pieces) == b"x" * 200_000
+
+
+def test_a_job_has_a_session_of_its_own_and_no_stdin(local: LocalTransport, tmp_path: Path) -> None:
+    """So that Ctrl-C in the terminal reaches cvs alone, and nothing waits for the user."""
+    job = Job(local, "echo $$ > pid; cat; echo got nothing; exec sleep 60", tmp_path)
+    pid = pid_in(tmp_path / "pid")
+    assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
+    assert eventually(lambda: job.pieces == [b"got nothing\n"])
+    job.process.signal(signal.SIGKILL)
+    assert job.exit_code() == -9
+
+
+def test_a_signal_goes_to_the_whole_group(local: LocalTransport, tmp_path: Path) -> None:
+    job = Job(local, "sleep 60 & echo $! > child; wait", tmp_path)
+    child = pid_in(tmp_path / "child")
+    job.process.signal(signal.SIGTERM)
+    assert job.exit_code() == -15
+    assert eventually(lambda: not is_running(child))
+
+
+def test_a_signal_to_a_job_that_has_ended_is_no_error(local: LocalTransport, tmp_path: Path) -> None:
+    job = Job(local, "exit 0", tmp_path)
+    assert job.exit_code() == 0
+    job.process.signal(signal.SIGKILL)
+    assert job.process.poll() == 0
+
+
+def test_the_job_gets_its_environment(local: LocalTransport, tmp_path: Path) -> None:
+    job = Job(local, 'pwd; echo "$MY_OWN"', tmp_path, MY_OWN="a  b")
+    assert job.exit_code() == 0
+    assert job.pieces == [f"{tmp_path.resolve()}\n".encode(), b"a  b\n"]
+
+
+def test_a_job_that_cannot_be_started(local: LocalTransport, tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match=r"^node-0: cannot start /no/torchrun: No such file"):
+        local.start(["/no/torchrun"], cwd=str(tmp_path), environment={}, sink=print)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def test_fetch(local: LocalTransport, tmp_path: Path) -> None:
+    names = ["a", "d/e/b", "with space/and\nnewline", "-dash", "ümlaut"]
+    for index, name in enumerate(names):
+        (tmp_path / "node" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "node" / name).write_bytes(bytes([index, 0, 255]))
+    (tmp_path / "node" / "not asked for").touch()
+    local.fetch(str(tmp_path / "node"), names, tmp_path / "home", timeout=5)
+    home = {path.relative_to(tmp_path / "home").as_posix(): path for path in (tmp_path / "home").rglob("*")}
+    assert {name for name, path in home.items() if path.is_file()} == set(names)
+    assert [home[name].read_bytes() for name in names] == [bytes([index, 0, 255]) for index in range(5)]
+
+
+def test_fetch_names_what_cannot_be_read(local: LocalTransport, tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match=r"^node-0: cannot fetch none: No such file"):
+        local.fetch(str(tmp_path), ["none"], tmp_path / "home", timeout=5)
+
+
+def test_fetch_is_bounded(local: LocalTransport, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(TransportError, match=r"^node-0: files were not fetched within"):
+        local.fetch(str(tmp_path), ["a"], tmp_path / "home", timeout=-1)
+
+
+def test_send_tree(local: LocalTransport, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").write_text("print()")
+    local.send_tree(tmp_path / "source", str(tmp_path / "node" / "aorta"))
+    assert (tmp_path / "node" / "aorta" / "train.py").read_text() == "print()"
+
+
+def test_send_tree_names_both_sides_and_the_reason(local: LocalTransport, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").touch()
+    (tmp_path / "taken").touch()
+    with pytest.raises(TransportError) as caught:
+        local.send_tree(tmp_path / "source", str(tmp_path / "taken"))
+    message = str(caught.value)
+    assert message.startswith(f"node-0: cannot copy {tmp_path}/source to {tmp_path}/taken: ")
+    assert "Not a directory" in message or "File exists" in message
+
+
+# --- holding a folder -------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_held_by_one_run(local: LocalTransport, tmp_path: Path) -> None:
+    local.hold(str(tmp_path), "run-1")
+    other = LocalTransport("node-0")
+    with pytest.raises(TransportError, match=rf"^node-0: {tmp_path} is in use by run-1; wait for its end"):
+        other.hold(str(tmp_path), "run-2")
+    local.close()
+    other.hold(str(tmp_path), "run-2")
+    with pytest.raises(TransportError, match="in use by run-2"):
+        local.hold(str(tmp_path), "run-1")
+    other.close()
+
+
+def test_other_folders_are_free(local: LocalTransport, tmp_path: Path) -> None:
+    local.hold(str(tmp_path / "a"), "run-1")
+    other = LocalTransport("node-1")
+    other.hold(str(tmp_path / "b"), "run-2")
+    other.close()
+
+
+def test_a_holder_that_is_killed_holds_nothing(local: LocalTransport, tmp_path: Path) -> None:
+    code = (
+        "import sys; from cvs.transport.local import LocalTransport as L\n"
+        "t = L('x'); t.hold(sys.argv[1], 'run-1'); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TransportError, match="in use by run-1"):
+            local.hold(str(tmp_path), "run-2")
+    finally:
+        holder.kill()
+        holder.communicate()
+    local.hold(str(tmp_path), "run-2")
+
+
+def test_what_a_job_started_does_not_hold_on(local: LocalTransport, tmp_path: Path) -> None:
+    """A worker that is left must not keep the next run out."""
+    local.hold(str(tmp_path), "run-1")
+    process = local.start(["sleep", "60"], cwd=str(tmp_path), environment={}, sink=print)
+    local.close()
+    other = LocalTransport("node-0")
+    other.hold(str(tmp_path), "run-2")
+    other.close()
+    process.signal(signal.SIGKILL)
+    assert eventually(lambda: process.poll() is not None)
+
+
+def test_a_folder_that_cannot_be_held(local: LocalTransport, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TransportError, match=r"^node-0: .*file"):
+        local.hold(str(tmp_path / "file"), "run-1")
+
+
+# --- ports ------------------------------------------------------------------------------------------------
+
+
+def test_a_free_port_can_be_listened_on(local: LocalTransport) -> None:
+    with socket.create_server(("127.0.0.1", local.free_port("127.0.0.1"))) as server:
+        assert server.getsockname()[1] >= 1024
+
+
+def test_ports_that_are_taken_are_not_offered(local: LocalTransport) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getsockname()[1] not in {local.free_port("127.0.0.1") for _ in range(20)}
+
+
+def test_an_address_of_another_machine(local: LocalTransport) -> None:
+    with pytest.raises(
+        TransportError, match=r"^node-0: no port can be opened at 192\.0\.2\.1: .*; vpc_ip must be"
+    ):
+        local.free_port("192.0.2.1")
+
+
+def test_a_port_at_an_ipv6_address(local: LocalTransport) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error.strerror}")
+    assert local.free_port("::1") >= 1024
+
+
+# --- many at once -----------------------------------------------------------------------------------------
+
+
+def test_jobs_of_several_threads_do_not_mix(tmp_path: Path) -> None:
+    def work(index: int) -> None:
+        job = Job(LocalTransport(f"node-{index}"), f"for i in 1 2 3; do echo {index}; done", tmp_path)
+        codes[index] = job.exit_code()
+        said[index] = job.pieces
+
+    said: dict[int, list[bytes]] = {}
+    codes: dict[int, int | None] = {}
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert codes == dict.fromkeys(range(4), 0)
+    assert said == {index: [f"{index}\n".encode()] * 3 for index in range(4)}
