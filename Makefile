@@ -21,7 +21,7 @@ demo: $(VENV)/.core $(WITH_TORCH)
 		--config_file cvs/input/config_file/aorta/aorta_local.yaml \
 		--runs_dir '$(RUNS_DIR)' --training_overrides '$(OVERRIDES)'
 
-test: lint types imports $(WITH_TORCH)
+test: lint types imports docs $(WITH_TORCH)
 	$(BIN)/pytest
 
 lint: $(VENV)/.test
