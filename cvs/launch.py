@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_serializer
+from pydantic import Field, PlainSerializer, field_serializer
 
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.config.model import shown, shown_argument
@@ -59,6 +59,9 @@ class Connection(Frozen):
     ssh_config: str | None = None
     known_hosts: str | None = None
     host_key_policy: str = "strict"
+    with_password: bool = False
+    with_passphrase: bool = False
+    """Whether the cluster file gives these; what they are stays there."""
 
 
 class ContainerPlan(Frozen):
@@ -73,6 +76,33 @@ class ContainerPlan(Frozen):
     groups: tuple[str, ...]
     mounts: tuple[tuple[str, str], ...]
     """Folder on the node, folder in the container; all read-write."""
+    user: str = "root"
+    ipc_mode: str = "host"
+    cap_add: tuple[str, ...] = ("SYS_PTRACE",)
+    security_opt: tuple[str, ...] = ("seccomp=unconfined",)
+    ulimits: dict[str, int] = Field(default_factory=lambda: {"memlock": -1, "stack": 64 * 1024 * 1024})
+    """In bytes; -1: unlimited."""
+
+
+Url = Annotated[str, PlainSerializer(lambda url: shown("", url))]
+"""Written down without its credentials."""
+
+
+class RcclBuild(Frozen):
+    """RCCL, built in the container before the job."""
+
+    clone_url: Url
+    branch: str
+    build_path: str
+    argv: tuple[str, ...]
+
+
+class AnalysisStep(Frozen):
+    """One of Aorta's own scripts, run in the container after the job."""
+
+    name: str
+    argv: tuple[str, ...]
+    skip_if_exists: bool
 
 
 class NodePlan(Frozen):
@@ -94,7 +124,13 @@ class NodePlan(Frozen):
     environment: tuple[Variable, ...]
     required_files: tuple[str, ...]
     """Relative to `aorta_path`; must exist on the node."""
+    torch_python: str | None = None
+    """Runtime `process`: interpreter with PyTorch."""
+    clone_url: Url | None = None
+    """Where `aorta_path` is cloned from if it is not there."""
     container: ContainerPlan | None = None
+    rccl_build: RcclBuild | None = None
+    analyses: tuple[AnalysisStep, ...] = ()
 
     @field_serializer("argv")
     def _without_secrets(self, argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -152,6 +188,10 @@ class LaunchPlan(Frozen):
     rendezvous: Rendezvous
     limits: Limits
     collect_traces: bool
+    checks: dict[str, float]
+    """Limits on the measured values; the evidence is always checked."""
+    max_parallel: int
+    """Nodes that are worked on at once."""
     nodes: tuple[NodePlan, ...]
 
     @property
@@ -191,6 +231,8 @@ def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = N
             grace=bench.multi_node.grace_seconds,
         ),
         collect_traces=bench.multi_node.collect_traces,
+        checks=bench.expected_results.limits(),
+        max_parallel=cluster.max_parallel,
         nodes=tuple(builder.plan(node) for node in topology.nodes),
     )
 
@@ -209,13 +251,15 @@ class _NodePlanner:
         wanted = bench.multi_node.master_launch_mode
         automatic: Literal["script", "torchrun"] = "script" if num_nodes == 1 else "torchrun"
         self.mode = automatic if wanted == "auto" else wanted
+        self.in_container = bench.runtime == "docker"
+        self.builds_rccl = self.in_container and not bench.skip_rccl_build
 
     def plan(self, node: NodeAddress) -> NodePlan:
         """Everything that happens on `node`."""
         bench = self.bench
         copied = self.cluster.transport == "local" and bench.runtime == "process"
         aorta_path = f"{self.site.nodes_dir}/{node.name}/aorta" if copied else bench.aorta_path
-        workdir = bench.container_mount_path if bench.runtime == "docker" else aorta_path
+        workdir = bench.container_mount_path if self.in_container else aorta_path
         out_dir = f"{workdir}/.cvs/{self.site.run_id}"
         script = self.mode == "script"
         return NodePlan(
@@ -229,17 +273,59 @@ class _NodePlanner:
             out_dir=out_dir,
             argv=self._script(workdir) if script else self._torchrun(node, workdir, out_dir),
             environment=self._environment(node, out_dir),
-            required_files=(
-                bench.experiment_script if script else bench.multi_node.train_script,
-                bench.base_config,
-            ),
-            container=self._container() if bench.runtime == "docker" else None,
+            required_files=self._required_files(),
+            torch_python=None if self.in_container else self.site.torch_python,
+            clone_url=bench.aorta_clone_url if bench.aorta_auto_clone else None,
+            container=self._container() if self.in_container else None,
+            rccl_build=self._rccl_build(workdir) if self.builds_rccl else None,
+            analyses=tuple(self._analyses(workdir)),
         )
 
+    def _required_files(self) -> tuple[str, ...]:
+        bench = self.bench
+        job = bench.experiment_script if self.mode == "script" else bench.multi_node.train_script
+        build = (bench.build_script,) if self.builds_rccl else ()
+        return (job, bench.base_config, *build, *self._analysis_scripts().values())
+
     def _connection(self) -> Connection:
-        names = Connection.model_fields.keys() - {"port"}
-        values: dict[str, Any] = {name: getattr(self.cluster, name) for name in names}
-        return Connection(**values, port=self.cluster.ssh_port)
+        cluster = self.cluster
+        same = (
+            "transport",
+            "username",
+            "priv_key_file",
+            "jump_host",
+            "ssh_config",
+            "known_hosts",
+            "host_key_policy",
+        )
+        values: dict[str, Any] = {name: getattr(cluster, name) for name in same}
+        return Connection(
+            **values,
+            port=cluster.ssh_port,
+            with_password=cluster.password is not None,
+            with_passphrase=cluster.priv_key_passphrase is not None,
+        )
+
+    def _rccl_build(self, workdir: str) -> RcclBuild:
+        rccl = self.bench.rccl
+        argv = ("bash", f"{workdir}/{self.bench.build_script}")
+        return RcclBuild(clone_url=rccl.clone_url, branch=rccl.branch, build_path=rccl.build_path, argv=argv)
+
+    def _analysis_scripts(self) -> dict[str, str]:
+        """Scripts that will be used, by what they analyse; they need what only the container has."""
+        analysis = self.bench.analysis
+        wanted = {
+            "tracelens": (analysis.enable_tracelens, analysis.tracelens_script),
+            "gemm": (analysis.enable_gemm_analysis, analysis.gemm_script),
+        }
+        return {name: script for name, (on, script) in wanted.items() if on and self.in_container}
+
+    def _analyses(self, workdir: str) -> Iterable[AnalysisStep]:
+        for name, script in self._analysis_scripts().items():
+            # The trainer's own config says where it writes, unless it is overridden.
+            output = self.bench.training_overrides.get("training.output_dir", "<output dir of the job>")
+            argv = ("bash", f"{workdir}/{script}", f"{workdir}/{output}")
+            yield AnalysisStep(name=name, argv=argv, skip_if_exists=self.bench.analysis.skip_if_exists)
 
     def _script(self, workdir: str) -> tuple[str, ...]:
         bench = self.bench
@@ -247,8 +333,8 @@ class _NodePlanner:
 
     def _torchrun(self, node: NodeAddress, workdir: str, out_dir: str) -> tuple[str, ...]:
         bench, many = self.bench, self.bench.multi_node
-        docker = bench.runtime == "docker"
-        launcher = ("torchrun",) if docker else (self.site.torch_python, "-m", "torch.distributed.run")
+        process = (self.site.torch_python, "-m", "torch.distributed.run")
+        launcher = ("torchrun",) if self.in_container else process
         port = self.rendezvous.port or "<free port on the head>"
         return (
             *launcher,
@@ -290,10 +376,8 @@ class _NodePlanner:
         merged: dict[str, Variable] = {}
         for source, values in sources.items():
             merged.update(_labelled(values, source))
-        computed = _labelled(self._computed(out_dir), "cvs")
-        # An explicit value wins over a computed one, except over those that make a run what it is.
-        own = {name: computed.pop(name) for name in ("CVS_RUN_ID", "TORCHELASTIC_RUN_ID")}
-        return tuple({**computed, **merged, **own}.values())
+        # An explicit value wins over a computed one.
+        return tuple({**_labelled(self._computed(out_dir), "cvs"), **merged}.values())
 
     def _computed(self, out_dir: str) -> dict[str, str]:
         bench = self.bench
@@ -308,8 +392,21 @@ class _NodePlanner:
         if bench.accelerator == "none":
             # As a container without devices: a process sees no GPU either.
             variables |= {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
-        if self.mode == "script" and bench.training_overrides:
-            variables["AORTA_OVERRIDE_ARGS"] = " ".join(self._overrides())
+        if self.builds_rccl:
+            path = bench.rccl.build_path
+            libraries = f"{path}/build/release:/opt/rocm/lib:/opt/mpi/lib:$LD_LIBRARY_PATH"
+            variables |= {"rccl_path": path, "LD_LIBRARY_PATH": libraries}
+        if self.mode == "script":
+            variables |= self._for_script(out_dir)
+        return variables
+
+    def _for_script(self, out_dir: str) -> dict[str, str]:
+        """What a script cannot know otherwise; Aorta's own reads none of it but the first, if that."""
+        variables = {"AORTA_OVERRIDE_ARGS": " ".join(self._overrides())} if self._overrides() else {}
+        variables["NPROC_PER_NODE"] = str(self.bench.local_world_size)
+        variables["CVS_OUT_DIR"] = out_dir
+        if not self.in_container:
+            variables["TORCH_PYTHON"] = self.site.torch_python
         return variables
 
     def _container(self) -> ContainerPlan:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from cvs.config.environment import EnvVars, VariableName, gloo_misfits
 from cvs.config.model import ConfigModel
+from cvs.config.problem import Key, Problem, refuse_misfits
 from cvs.config.scalars import (
+    Count,
     Integer,
-    Limit,
-    OptionalInteger,
-    OptionalText,
+    NotNegative,
+    Optional,
     OverrideValue,
-    RatioLimit,
+    Ratio,
     Switch,
     Text,
+    UserPort,
 )
 
 
@@ -23,6 +28,30 @@ class _AortaModel(ConfigModel):
     """An unknown key in the benchmark file is an error: a misspelt limit would silently limit nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"{path} is no absolute path (one that begins with /; {{home}} stands for the home)")
+    return path
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in parts or not parts:
+        raise ValueError(f"{path!r} is no path inside aorta_path (relative, without ..)")
+    return path
+
+
+def _override_key(key: str) -> str:
+    if not key or "=" in key or any(char.isspace() for char in key):
+        raise ValueError(f"{key!r} is no key of the training config (letters and points, no = and no space)")
+    return key
+
+
+AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
+InsidePath = Annotated[Text, AfterValidator(_inside)]
+"""Relative to `aorta_path`, and below it."""
 
 
 class Docker(_AortaModel):
@@ -40,7 +69,7 @@ class Rccl(_AortaModel):
 
     clone_url: Text = "https://github.com/ROCmSoftwarePlatform/rccl.git"
     branch: Text = "develop"
-    build_path: Text = "/mnt/rccl"
+    build_path: AbsolutePath = "/mnt/rccl"
 
 
 Channels = Annotated[Integer, Field(ge=1, le=256)]
@@ -50,7 +79,7 @@ class Environment(_AortaModel):
     """Variables for the job: some with defaults, and any further one, its text as written."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Text]
+    __pydantic_extra__: dict[VariableName, Text]
 
     NCCL_MAX_NCHANNELS: Channels = 112
     """The compute units that remain, 256 minus this, go to TENSILE_STREAMK_MAX_CUS."""
@@ -73,39 +102,61 @@ class Analysis(_AortaModel):
 
     enable_tracelens: Switch = True
     enable_gemm_analysis: Switch = False
-    tracelens_script: Text = "scripts/tracelens_single_config/run_tracelens_single_config.sh"
-    gemm_script: Text = "scripts/gemm_analysis/run_tracelens_analysis.sh"
+    tracelens_script: InsidePath = "scripts/tracelens_single_config/run_tracelens_single_config.sh"
+    gemm_script: InsidePath = "scripts/gemm_analysis/run_tracelens_analysis.sh"
     skip_if_exists: Switch = False
+
+
+TORCHRUN_OPTIONS = (
+    *("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port"),
+    *("rdzv_id", "rdzv_conf", "rdzv_backend", "rdzv_endpoint", "standalone"),
+    *("max_restarts", "log_dir", "tee", "redirects"),
+)
+"""Options of torchrun that cvs sets, or that would undo one that it sets."""
+TRAIN_OPTIONS = ("config", "override")
+"""Options of the trainer that cvs sets."""
 
 
 class MultiNode(_AortaModel):
     """How the job is launched over the nodes."""
 
     master_launch_mode: Literal["auto", "script", "torchrun"] = "auto"
-    nproc_per_node: Annotated[OptionalInteger, Field(ge=1)] = None
+    nproc_per_node: Optional[Count] = None
     """Ranks per node; `gpus_per_node` where it is not given."""
-    master_port: Annotated[OptionalInteger, Field(ge=1024, le=65535)] = None
+    master_port: Optional[UserPort] = None
     """Rendezvous port; a free one on the head where it is not given."""
-    master_addr: OptionalText = None
+    master_addr: Optional[Text] = None
     """Rendezvous host; the head's `vpc_ip` where it is not given."""
-    train_script: Text = "train.py"
+    train_script: InsidePath = "train.py"
     extra_torchrun_args: tuple[Text, ...] = ()
     extra_train_args: tuple[Text, ...] = ()
-    join_timeout_seconds: Annotated[Integer, Field(ge=1)] = 120
+    join_timeout_seconds: Count = 120
     """How long nodes wait for each other at the rendezvous."""
     grace_seconds: Annotated[Integer, Field(ge=0)] = 15
     """After a node failed: how long the others may end by themselves."""
-    extra_env: dict[str, Text] = Field(default_factory=dict)
+    extra_env: EnvVars = Field(default_factory=dict)
     collect_traces: Switch = True
+
+    def misfits(self) -> Iterator[Problem]:
+        """Options that cvs sets itself."""
+        yield from _repeated(self.extra_torchrun_args, TORCHRUN_OPTIONS, "extra_torchrun_args")
+        yield from _repeated(self.extra_train_args, TRAIN_OPTIONS, "extra_train_args")
+
+
+def _repeated(arguments: tuple[str, ...], own: tuple[str, ...], key: str) -> Iterator[Problem]:
+    for index, argument in enumerate(arguments):
+        option = argument.partition("=")[0]
+        if option.startswith("--") and option[2:].replace("-", "_") in own:
+            yield Problem(("multi_node", key, index), f"{option} is set by cvs; leave it out here")
 
 
 class ExpectedResults(_AortaModel):
     """Limits on the measured values; one that is not set limits nothing."""
 
-    max_avg_iteration_ms: Limit = None
-    min_compute_ratio: RatioLimit = None
-    min_overlap_ratio: RatioLimit = None
-    max_time_variance_ratio: Limit = None
+    max_avg_iteration_ms: Optional[NotNegative] = None
+    min_compute_ratio: Optional[Ratio] = None
+    min_overlap_ratio: Optional[Ratio] = None
+    max_time_variance_ratio: Optional[NotNegative] = None
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by key, in the order of the model."""
@@ -115,15 +166,17 @@ class ExpectedResults(_AortaModel):
 class AortaConfig(_AortaModel):
     """The benchmark file, validated; what planning and the runner get."""
 
-    aorta_path: Text
+    aorta_path: AbsolutePath
     aorta_auto_clone: Switch = False
-    aorta_clone_url: OptionalText = None
-    container_mount_path: Text = "/mnt"
-    base_config: Text = "config/distributed.yaml"
-    training_overrides: dict[str, OverrideValue] = Field(default_factory=dict)
-    build_script: Text = "scripts/build_rccl.sh"
-    experiment_script: Text = "scripts/rccl_exp.sh"
-    gpus_per_node: Annotated[Integer, Field(ge=1)] = 8
+    aorta_clone_url: Optional[Text] = None
+    container_mount_path: AbsolutePath = "/mnt"
+    base_config: InsidePath = "config/distributed.yaml"
+    training_overrides: dict[Annotated[str, AfterValidator(_override_key)], OverrideValue] = Field(
+        default_factory=dict
+    )
+    build_script: InsidePath = "scripts/build_rccl.sh"
+    experiment_script: InsidePath = "scripts/rccl_exp.sh"
+    gpus_per_node: Count = 8
     timeout_seconds: Annotated[Integer, Field(ge=60)] = 10800
     accelerator: Literal["rocm", "cuda", "none"] = "rocm"
     runtime: Literal["docker", "process"] = "docker"
@@ -136,19 +189,20 @@ class AortaConfig(_AortaModel):
     expected_results: ExpectedResults = ExpectedResults()
 
     @model_validator(mode="after")
-    def _clone_needs_an_url(self) -> AortaConfig:
-        if self.aorta_auto_clone and not self.aorta_clone_url:
-            raise ValueError("aorta_auto_clone: true needs aorta_clone_url")
+    def _fits_together(self) -> AortaConfig:
+        refuse_misfits(self._misfits())
         return self
 
-    @model_validator(mode="after")
-    def _ranks_fit_the_node(self) -> AortaConfig:
+    def _misfits(self) -> Iterator[Problem]:
+        if self.aorta_auto_clone and not self.aorta_clone_url:
+            url: tuple[Key, ...] = (("aorta_clone_url",),)
+            yield Problem(("aorta_auto_clone",), "true needs aorta_clone_url", involves=url)
         if self.local_world_size > self.gpus_per_node:
-            raise ValueError(
-                f"multi_node.nproc_per_node: {self.local_world_size} is more than gpus_per_node"
-                f" ({self.gpus_per_node})"
-            )
-        return self
+            text = f"{self.local_world_size} is more than gpus_per_node ({self.gpus_per_node})"
+            yield Problem(("multi_node", "nproc_per_node"), text, involves=(("gpus_per_node",),))
+        yield from self.multi_node.misfits()
+        yield from gloo_misfits(self.environment.variables(), ("environment",))
+        yield from gloo_misfits(self.multi_node.extra_env, ("multi_node", "extra_env"))
 
     @property
     def local_world_size(self) -> int:
@@ -157,4 +211,5 @@ class AortaConfig(_AortaModel):
 
     def with_overrides(self, overrides: dict[str, str]) -> AortaConfig:
         """The same job with further `training_overrides`, over those of the file."""
-        return self.model_copy(update={"training_overrides": {**self.training_overrides, **overrides}})
+        changed: dict[str, Any] = {"training_overrides": {**self.training_overrides, **overrides}}
+        return self.model_copy(update=changed)

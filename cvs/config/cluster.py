@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from cvs.config.environment import EnvVars, gloo_misfits
 from cvs.config.model import ConfigModel
-from cvs.config.scalars import Integer, OptionalInteger, OptionalText, Text
+from cvs.config.problem import Problem, refuse_misfits
+from cvs.config.scalars import Count, Digits, Optional, Plain, Port, Text, native
 
-_HOST = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9._:%-]*[A-Za-z0-9:])?")
-"""Host name, IPv4 or IPv6 address; what else could be in it would be a path or an option."""
-
-EnvVars = dict[str, Text]
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_IPV6 = re.compile(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9._-]+)?")
+_WITH_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*):(?P<port>\d+)")
 
 
 class _ClusterModel(ConfigModel):
     """The cluster file is shared with other suites: their keys are kept, and named in a warning."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Annotated[Any, BeforeValidator(native)]]
 
     def unknown_keys(self, where: str = "") -> list[str]:
         """Keys that are not ours, each with the nearest of ours where one is near."""
-        known = [name for name in type(self).model_fields if name not in (self.model_extra or {})]
-        return [where + _with_hint(key, known) for key in (self.model_extra or {})]
+        return [where + _with_hint(key, list(type(self).model_fields)) for key in self.model_extra or {}]
 
 
 def _with_hint(key: str, known: list[str]) -> str:
@@ -36,7 +38,7 @@ def _with_hint(key: str, known: list[str]) -> str:
 class HeadNode(_ClusterModel):
     """Which node is the head: node rank 0 and host of the rendezvous."""
 
-    mgmt_ip: OptionalText = None
+    mgmt_ip: Optional[Text] = None
     """A key of `node_dict`; the first node where it is not given."""
 
 
@@ -45,30 +47,29 @@ class Node(_ClusterModel):
 
     vpc_ip: Text
     """Address by which the other nodes reach it."""
-    bmc_ip: OptionalText = None
+    bmc_ip: Optional[Text] = None
     """Kept for other suites; without effect here."""
     env_vars: EnvVars = Field(default_factory=dict)
     """Exported before every command on this node, over those of the whole cluster."""
 
 
 def _secret(value: Any) -> Any:
-    return value if isinstance(value, SecretStr) else SecretStr(_as_text(value))
-
-
-def _as_text(value: Any) -> str:
-    if not isinstance(value, str):
+    if value is None or isinstance(value, SecretStr):
+        return value
+    # Never shown, not even in the message about it.
+    if not isinstance(value, str) or isinstance(value, Digits):
         raise ValueError("a secret is text; write it in quotes, or as ${VARIABLE}")
-    return str(value)
+    return None if isinstance(value, Plain) and value in ("", "~", "null") else SecretStr(str(value))
 
 
-Secret = Annotated[SecretStr | None, BeforeValidator(lambda value: None if value is None else _secret(value))]
+Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
 
 
 class ClusterConfig(_ClusterModel):
     """The cluster file, validated; what planning and runners get."""
 
     username: Text
-    priv_key_file: OptionalText = None
+    priv_key_file: Optional[Text] = None
     password: Secret = None
     head_node_dict: HeadNode = HeadNode()
     node_dict: Annotated[dict[str, Node], Field(min_length=1)]
@@ -76,32 +77,34 @@ class ClusterConfig(_ClusterModel):
     home_mount_dir_name: Text = "home"
     node_dir_name: Text = "root"
     transport: Literal["ssh", "local"] = "ssh"
-    ssh_port: Annotated[OptionalInteger, Field(ge=1, le=65535)] = None
-    jump_host: OptionalText = None
-    ssh_config: OptionalText = None
-    known_hosts: OptionalText = None
+    ssh_port: Optional[Port] = None
+    jump_host: Optional[Text] = None
+    ssh_config: Optional[Text] = None
+    known_hosts: Optional[Text] = None
     host_key_policy: Literal["strict", "accept-new"] = "strict"
     priv_key_passphrase: Secret = None
-    max_parallel: Annotated[Integer, Field(ge=1)] = 64
+    max_parallel: Count = 64
 
     @model_validator(mode="after")
-    def _nodes_are_hosts(self) -> ClusterConfig:
-        strange = [name for name in self.node_dict if not _HOST.fullmatch(name)]
-        if strange:
-            raise ValueError(f"node_dict: {', '.join(strange)}: a node is a host name or an IP address")
+    def _fits_together(self) -> ClusterConfig:
+        refuse_misfits(self._misfits())
         return self
 
-    @model_validator(mode="after")
-    def _head_is_a_node(self) -> ClusterConfig:
+    def _misfits(self) -> Iterator[Problem]:
+        yield from _strange_names(list(self.node_dict))
+        yield from self._unknown_head()
+        if self.transport != "local":
+            yield from _twins(self.node_dict)
+        yield from gloo_misfits(self.env_vars, ("env_vars",))
+        for name, node in self.node_dict.items():
+            yield from gloo_misfits(node.env_vars, ("node_dict", name, "env_vars"))
+
+    def _unknown_head(self) -> Iterator[Problem]:
         head = self.head_node_dict.mgmt_ip
         if head is not None and head not in self.node_dict:
-            near = difflib.get_close_matches(head, self.node_dict, n=1, cutoff=0.0)
-            raise ValueError(
-                f"head_node_dict.mgmt_ip: {head} is no key of node_dict (did you mean {near[0]}?)"
-                if near
-                else f"head_node_dict.mgmt_ip: {head} is no key of node_dict"
-            )
-        return self
+            near = difflib.get_close_matches(head, self.node_dict, n=1, cutoff=0.0)[0]
+            text = f"{head} is no key of node_dict (did you mean {near}?)"
+            yield Problem(("head_node_dict", "mgmt_ip"), text, involves=(("node_dict",),))
 
     @property
     def head(self) -> str:
@@ -114,3 +117,21 @@ class ClusterConfig(_ClusterModel):
         for name, node in self.node_dict.items():
             keys += node.unknown_keys(f"node_dict.{name}.")
         return [f"keys that have no effect here: {', '.join(keys)}"] if keys else []
+
+
+def _strange_names(names: list[str]) -> Iterator[Problem]:
+    for name in names:
+        if _HOST.fullmatch(name) or _IPV6.fullmatch(name):
+            continue
+        with_port = _WITH_PORT.fullmatch(name)
+        hint = f"; the port goes into ssh_port: {with_port['port']}" if with_port else ""
+        yield Problem(("node_dict", name), f"{name!r} is no host name, IPv4 or IPv6 address{hint}")
+
+
+def _twins(nodes: dict[str, Node]) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for name, node in nodes.items():
+        if node.vpc_ip in first:
+            text = f"{node.vpc_ip} is the vpc_ip of {first[node.vpc_ip]}, too; each node has its own"
+            yield Problem(("node_dict", name, "vpc_ip"), text)
+        first.setdefault(node.vpc_ip, name)

@@ -15,9 +15,20 @@ _SECRET_NAME = re.compile(
 )
 
 
+def is_secret(name: str) -> bool:
+    """Whether a key or variable of this name holds what must not be written down."""
+    return _SECRET_NAME.search(name) is not None
+
+
+_CREDENTIALS = re.compile(r"(?P<web>https?://)[^/@\s]+@|(?P<other>\w+://[^/:@\s]+:)[^/@\s]+@")
+"""In an URL: a user of a web address is as good as its password, it may be a token."""
+
+
 def shown(name: str, value: str) -> str:
-    """`value` as it may be written down: hidden where the variable's name speaks of a secret."""
-    return HIDDEN if _SECRET_NAME.search(name) else value
+    """`value` as it may be written down: no secret by its `name`, and no credentials in an URL."""
+    if is_secret(name):
+        return HIDDEN
+    return _CREDENTIALS.sub(lambda found: f"{found['web'] or found['other']}{HIDDEN}@", value)
 
 
 def shown_argument(argument: str) -> str:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cvs.config.problem import Key, Problem
+
 _PLACEHOLDER = re.compile(r"(?<!\$)\{[^{}]*\}")  # `${NAME}` is a secret or a shell's
 _LEFT_OVER = re.compile(r"<changeme>", re.IGNORECASE)
 
@@ -22,25 +24,23 @@ def fill(data: Any, values: Mapping[str, str]) -> Any:
     return data
 
 
-def leftovers(data: Any, known: Mapping[str, str], key: str = "") -> Iterator[str]:
-    """A line for each string that still holds a placeholder: `key: what is wrong`."""
+def leftovers(data: Any, known: Mapping[str, str], key: Key = ()) -> Iterator[Problem]:
+    """Each key or string that still holds a placeholder."""
     if isinstance(data, dict):
         for name, value in data.items():
-            inside = f"{key}.{name}" if key else str(name)
             if _LEFT_OVER.search(str(name)):
-                yield f"{inside}: <changeme> is still there; write your own name"
-            if not str(name).startswith("_"):
-                yield from leftovers(value, known, inside)
+                yield Problem((*key, name), "<changeme> is still there; write your own name")
+            yield from leftovers(value, known, (*key, name))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from leftovers(value, known, f"{key}.{index}")
+            yield from leftovers(value, known, (*key, index))
     elif isinstance(data, str):
         yield from _leftovers_in(data, known, key)
 
 
-def _leftovers_in(text: str, known: Mapping[str, str], key: str) -> Iterator[str]:
+def _leftovers_in(text: str, known: Mapping[str, str], key: Key) -> Iterator[Problem]:
     if _LEFT_OVER.search(text):
-        yield f"{key}: <changeme> is still there; write your own value"
+        yield Problem(key, "<changeme> is still there; write your own value")
     names = ", ".join(f"{{{name}}}" for name in known)
     for found in _PLACEHOLDER.findall(text):
-        yield f"{key}: unknown placeholder {found} (known here: {names})"
+        yield Problem(key, f"unknown placeholder {found} (known here: {names})")

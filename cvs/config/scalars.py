@@ -1,27 +1,37 @@
 """Scalars as written: what text, numbers and switches look like in the two files.
 
 YAML 1.1 turns `off`, `010`, `1:30:00` and dates into something else without a word. Here a plain (unquoted)
-YAML scalar stays the text it is, `Plain`, and only the key that takes it decides what it means. JSON brings
-its own types; a number there is no text.
+YAML scalar stays the text it is, `Plain`, and only the key that takes it decides what it means. A number in
+JSON stays its digits, `Digits`, and is no text.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field
+import yaml
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([Tt ].*)?")
 _NULL_WORDS = ("", "~", "null", "Null", "NULL")
 _BOOL_WORDS = ("true", "false", "yes", "no", "on", "off", "y", "n")
+_UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")
+"""What no argument, environment or file name can hold."""
 
 
 class Plain(str):
     """A YAML scalar written without quotes, character by character."""
+
+    __slots__ = ()
+
+
+class Digits(str):
+    """A number in JSON, digit by digit."""
 
     __slots__ = ()
 
@@ -31,34 +41,61 @@ def is_null(value: object) -> bool:
     return value is None or (isinstance(value, Plain) and value in _NULL_WORDS)
 
 
-def _null(value: Any) -> Any:
-    return None if is_null(value) else value
+def is_misread(value: str) -> bool:
+    """Whether YAML 1.1 reads an unquoted word as null, bool or date."""
+    return isinstance(value, Plain) and (
+        value in _NULL_WORDS or value.lower() in _BOOL_WORDS or _DATE.fullmatch(value) is not None
+    )
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
+    """A value as messages show it: what was found in the file."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, (list, tuple)):
         return "a list"
-    if isinstance(value, Plain):
+    if value is None or value == "":
+        return "null" if value is None or isinstance(value, Plain) else "''"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (Plain, Digits)):
         return f"`{value}`"
-    return repr(value) if value is not None else "null"
+    return repr(value)
+
+
+def native(value: Any) -> Any:
+    """What JSON or YAML itself means by a value that no key of ours takes."""
+    if isinstance(value, dict):
+        return {key: native(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [native(item) for item in value]
+    if isinstance(value, Digits):
+        return json.loads(value)
+    return yaml.safe_load(value) if isinstance(value, Plain) else value
+
+
+def _null(value: Any) -> Any:
+    return None if is_null(value) else value
+
+
+def _written(value: object, pattern: re.Pattern[str]) -> bool:
+    return isinstance(value, (Plain, Digits)) and pattern.fullmatch(value) is not None
 
 
 def _integer(value: Any) -> Any:
-    if isinstance(value, Plain) and _INTEGER.fullmatch(value):
+    if _written(value, _INTEGER):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise ValueError(f"{_shown(value)} is no whole number (digits only, no quotes)")
+    raise ValueError(f"{shown_value(value)} is no whole number (digits only, no quotes)")
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, Plain) and _DECIMAL.fullmatch(value):
+    if _written(value, _DECIMAL):
         return float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    raise ValueError(f"{_shown(value)} is no plain number (digits and a point, no quotes)")
+    raise ValueError(f"{shown_value(value)} is no plain number (digits and a point, no quotes)")
 
 
 def _switch(value: Any) -> Any:
@@ -66,17 +103,20 @@ def _switch(value: Any) -> Any:
         return value
     if isinstance(value, Plain) and value in ("true", "false"):
         return value == "true"
-    raise ValueError(f"{_shown(value)} is neither true nor false (without quotes)")
+    raise ValueError(f"{shown_value(value)} is neither true nor false (without quotes)")
 
 
 def _text(value: Any) -> Any:
-    if isinstance(value, Plain):
-        if value in _NULL_WORDS or value.lower() in _BOOL_WORDS or _DATE.fullmatch(value):
-            raise ValueError(f"{_shown(value)} is not read as text; write it in quotes")
-        return str(value)
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"{_shown(value)} is no text; write it in quotes")
+    if not isinstance(value, str):
+        hint = "" if isinstance(value, (dict, list, tuple)) else "; write it in quotes"
+        raise ValueError(f"{shown_value(value)} is no text{hint}")
+    if isinstance(value, Digits):
+        raise ValueError(f"{shown_value(value)} is no text; write it in quotes")
+    if is_misread(value):
+        raise ValueError(f"{shown_value(value)} is not read as text; write it in quotes")
+    if _UNSPEAKABLE.search(value):
+        raise ValueError("holds a character that no text may hold (a null byte, half a surrogate pair)")
+    return str(value)
 
 
 def _override(value: Any) -> Any:
@@ -87,18 +127,23 @@ def _override(value: Any) -> Any:
     return _text(value)
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+# The JSON Schema is for editors, which read YAML: there a plain number is as good as text.
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 """Quoted or plain text, as written: `03` stays `03`."""
-OverrideValue = Annotated[str, BeforeValidator(_override)]
+OverrideValue = Annotated[
+    str, BeforeValidator(_override), WithJsonSchema({"type": ["string", "number", "boolean"]})
+]
 """Text, where true and false stand for themselves."""
 Integer = Annotated[int, BeforeValidator(_integer)]
 Number = Annotated[float, BeforeValidator(_number)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 
-OptionalText = Annotated[Text | None, BeforeValidator(_null)]
-OptionalInteger = Annotated[Integer | None, BeforeValidator(_null)]
+Count = Annotated[Integer, Field(ge=1)]
+Port = Annotated[Integer, Field(ge=1, le=65535)]
+UserPort = Annotated[Integer, Field(ge=1024, le=65535)]
+Ratio = Annotated[Number, Field(ge=0, le=1)]
+NotNegative = Annotated[Number, Field(ge=0)]
 
-Limit = Annotated[Annotated[Number, Field(ge=0)] | None, BeforeValidator(_null)]
-"""A limit that is at least 0, or null: none set."""
-RatioLimit = Annotated[Annotated[Number, Field(ge=0, le=1)] | None, BeforeValidator(_null)]
-"""A limit on a ratio 0..1, or null: none set."""
+_Value = TypeVar("_Value")
+Optional = Annotated[_Value | None, BeforeValidator(_null)]
+"""The value, or null as files write it."""

@@ -75,7 +75,7 @@ class ProcessRuntime(Runtime):
                 raise RunError(f"{self.plan.node}: {name}: not found below aorta_path {self.plan.aorta_path}")
 
     def _facts(self, timeout: float) -> dict[str, str]:
-        python = self.plan.argv[0] if self.plan.argv[1:2] == ("-m",) else "python3"
+        python = self.plan.torch_python or "python3"
         script = importlib.resources.files("cvs.runtime").joinpath("_facts.py").read_text()
         result = self.transport.run(
             [python, "-c", script], timeout=timeout, environment=self.plan.variables()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 import cvs
 from cvs.config import AortaConfig, ClusterConfig, load_aorta, load_cluster
@@ -86,6 +87,8 @@ def test_a_script_gets_the_config_and_its_overrides_in_the_environment() -> None
         container_mount_path="/workspace",
         experiment_script="scripts/launch_rocm.sh",
         base_config="config/x.yaml",
+        skip_rccl_build=True,
+        analysis={"enable_tracelens": False},
         training_overrides={"training.max_steps": "15", "profiling.active": "6"},
     )
     assert plan.head.argv == ("bash", "/workspace/scripts/launch_rocm.sh", "/workspace/config/x.yaml")
@@ -255,7 +258,51 @@ def test_connection_settings_come_from_the_cluster_file() -> None:
         "ssh_config": "/c",
         "known_hosts": "/k",
         "host_key_policy": "accept-new",
+        "with_password": False,
+        "with_passphrase": False,
     }
+
+
+def test_that_there_are_secrets_is_told_but_not_which() -> None:
+    plan = plan_of("a", cluster={"password": "s3cret-1", "priv_key_passphrase": "s3cret-2"})
+    assert plan.head.connection.with_password
+    assert plan.head.connection.with_passphrase
+    assert "s3cret" not in plan.model_dump_json()
+
+
+# --- what containers are for ------------------------------------------------------------------------------
+
+
+def test_rccl_is_built_in_the_container_and_found_first() -> None:
+    plan = plan_of(rccl={"build_path": "/opt/rccl", "branch": "b", "clone_url": "u"}, build_script="s/b.sh")
+    build = plan.head.rccl_build
+    assert build is not None
+    assert (build.clone_url, build.branch, build.build_path) == ("u", "b", "/opt/rccl")
+    assert build.argv == ("bash", "/mnt/s/b.sh")
+    assert "s/b.sh" in plan.head.required_files
+    variables = plan.head.variables()
+    assert variables["rccl_path"] == "/opt/rccl"
+    assert variables["LD_LIBRARY_PATH"].split(":")[0] == "/opt/rccl/build/release"
+
+
+@pytest.mark.parametrize("keys", [{"skip_rccl_build": True}, {"runtime": "process"}])
+def test_else_it_is_neither_built_nor_looked_for(keys: dict[str, Any]) -> None:
+    node = plan_of(**keys).head
+    assert node.rccl_build is None
+    assert node.variables().keys().isdisjoint({"rccl_path", "LD_LIBRARY_PATH"})
+
+
+def test_analyses_run_on_what_the_job_wrote() -> None:
+    plan = plan_of(
+        training_overrides={"training.output_dir": "out"},
+        analysis={"enable_gemm_analysis": True, "gemm_script": "g.sh", "skip_if_exists": True},
+    )
+    tracelens, gemm = plan.head.analyses
+    assert tracelens.name == "tracelens"
+    assert gemm.argv == ("bash", "/mnt/g.sh", "/mnt/out")
+    assert gemm.skip_if_exists
+    assert "g.sh" in plan.head.required_files
+    assert plan_of(runtime="process").head.analyses == ()
 
 
 # --- environment ------------------------------------------------------------------------------------------
@@ -328,7 +375,8 @@ def test_an_explicit_number_of_compute_units_wins(source: str) -> None:
 @pytest.mark.parametrize("source", [source for source in SOURCES if source != "default"])
 @pytest.mark.parametrize("name", ["CVS_RUN_ID", "TORCHELASTIC_RUN_ID"])
 def test_by_what_a_run_is_found_again_cannot_be_changed(name: str, source: str) -> None:
-    assert planned(name, source) == (SITE.run_id, "cvs")
+    with pytest.raises(ValidationError, match="is set by cvs, which finds the processes of a run by it"):
+        planned(name, source)
 
 
 # --- secrets ----------------------------------------------------------------------------------------------
@@ -387,7 +435,7 @@ def plans(draw: st.DrawFn) -> LaunchPlan:
         },
         runtime=runtime,
         accelerator=accelerator,
-        training_overrides=draw(st.dictionaries(WORDS, WORDS, max_size=3)),
+        training_overrides=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
         environment=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
         multi_node={
             "extra_torchrun_args": draw(st.lists(WORDS, max_size=3)),

@@ -107,6 +107,8 @@ def _type(spec: dict[str, Any]) -> str:
     if "enum" in spec:
         *others, last = spec["enum"]
         return f"{', '.join(others)} or {last}"
+    if isinstance(spec["type"], list):  # text, which YAML lets look like a number
+        return "text"
     if spec["type"] == "object":
         at_least = f", at least {spec['minProperties']}" if "minProperties" in spec else ""
         return ("map" if "$ref" in _further(spec) else f"map of {_type(_further(spec))}") + at_least

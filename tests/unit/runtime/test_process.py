@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from cvs.launch import NodePlan, Site, plan_aorta
 from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.transport.local import LocalTransport
 
-RUN_ID = "20261130T120000.000Z-c0ffee"
+RUN_ID = f"20261130T120000.000Z-{secrets.token_hex(3)}"
+"""Of its own, since tests beside these (pytest-xdist) end the processes of theirs."""
 
 TORCH = """
 __version__ = "9.9.9"
@@ -278,16 +280,17 @@ def test_a_child_that_keeps_only_the_launchers_variable(node: Node) -> None:
 def bystander(*argv: str, environment: Mapping[str, str], user: int | None = None) -> Iterator[int]:
     """A process that is not of the run."""
     variables = {"PATH": os.environ["PATH"], **environment}
-    process = subprocess.Popen(argv or ("sleep", "60"), env=variables, cwd="/", user=user)
+    command = argv or ("sleep", "60")
+    process = subprocess.Popen(command, env=variables, cwd="/", user=user, start_new_session=True)
     try:
         yield process.pid
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 BYSTANDERS = {
-    "another run": {"CVS_RUN_ID": "20261130T120000.000Z-abcdef"},
+    "another run": {"CVS_RUN_ID": "20261130T120000.000Z-abcdefg"},
     "a longer id": {"CVS_RUN_ID": f"{RUN_ID}0"},
     "a shorter id": {"CVS_RUN_ID": RUN_ID[:-1]},
     "an id that a pattern would match": {"CVS_RUN_ID": RUN_ID.replace(".", "x")},

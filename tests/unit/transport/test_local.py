@@ -256,6 +256,22 @@ def test_a_job_that_cannot_be_started(local: LocalTransport, tmp_path: Path) -> 
         local.start(["/no/torchrun"], cwd=str(tmp_path), environment={}, sink=print)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_sink_that_fails_does_not_stall_the_job(local: LocalTransport, tmp_path: Path) -> None:
+    """A job whose output nobody takes would stand still once the pipe is full."""
+
+    def broken(_piece: bytes) -> None:
+        raise BrokenPipeError
+
+    script = "i=0; while [ $i -lt 40 ]; do head -c 8000 /dev/zero; echo; i=$((i+1)); done"
+    process = local.start(["sh", "-c", script], cwd=str(tmp_path), environment={}, sink=broken)
+    try:
+        assert eventually(lambda: process.poll() is not None, seconds=1.5)
+        assert process.drain(5)
+    finally:
+        process.signal(signal.SIGKILL)
+
+
 # --- files ------------------------------------------------------------------------------------------------
 
 
