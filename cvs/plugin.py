@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cvs.config import AortaConfig, ClusterConfig, load_cluster
+from cvs.config import AortaConfig, ClusterConfig
 from cvs.errors import ConfigError, CvsError, EvidenceError
 from cvs.models import BenchmarkResult, RunResult, Violation
 from cvs.pipeline import Parser, differences, measure, result_of, write_report
@@ -35,10 +35,10 @@ class CvsWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a suite is about: how its file is loaded, who runs it, who parses what it leaves."""
+    """What a suite is about: how its two files are loaded, who runs it, who parses what it leaves."""
 
     suite: str
-    load: Callable[[Path, ClusterConfig], AortaConfig]
+    load_files: Callable[[Path, Path], tuple[ClusterConfig, AortaConfig]]
     runner: type[BaseRunner]
     parser: Callable[[], Parser]
 
@@ -57,16 +57,19 @@ class Suite:
     # --- the two files ---
 
     @cached_property
+    def _files(self) -> tuple[ClusterConfig, AortaConfig]:
+        cluster, bench = self.benchmark.load_files(self._file("cluster_file"), self._file("config_file"))
+        return cluster, bench.with_overrides(parse_overrides(self._config.getoption("training_overrides")))
+
+    @property
     def cluster(self) -> ClusterConfig:
         """The cluster file. Raises: ConfigError."""
-        return load_cluster(self._file("cluster_file"))
+        return self._files[0]
 
-    @cached_property
+    @property
     def config(self) -> AortaConfig:
         """The benchmark file, with what the command line overrides. Raises: ConfigError."""
-        bench = self.benchmark.load(self._file("config_file"), self.cluster)
-        overrides = _overrides(self._config.getoption("training_overrides"))
-        return bench.with_overrides(overrides)
+        return self._files[1]
 
     def _file(self, option: str) -> Path:
         value = self._config.getoption(option)
@@ -174,7 +177,11 @@ class Suite:
         return f"{text}{where}\n"
 
 
-def _overrides(text: str) -> dict[str, str]:
+def parse_overrides(text: str) -> dict[str, str]:
+    """What `--training_overrides` says.
+
+    Raises: ConfigError: a word that is no `key=value`.
+    """
     pairs = [word.partition("=") for word in shlex.split(text)]
     wrong = [key for key, equals, _ in pairs if not equals or not key]
     if wrong:

@@ -2,6 +2,6 @@
 
 from cvs.config.aorta import AortaConfig, ExpectedResults
 from cvs.config.cluster import ClusterConfig
-from cvs.config.loader import load_aorta, load_cluster
+from cvs.config.loader import load_aorta, load_cluster, load_files
 
-__all__ = ["AortaConfig", "ClusterConfig", "ExpectedResults", "load_aorta", "load_cluster"]
+__all__ = ["AortaConfig", "ClusterConfig", "ExpectedResults", "load_aorta", "load_cluster", "load_files"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 import cvs
 from cvs.config.aorta import AortaConfig
-from cvs.config.cluster import ClusterConfig
+from cvs.config.cluster import ClusterConfig, Node
 from cvs.config.document import Document, read_document
 from cvs.config.placeholders import fill, leftovers
 from cvs.config.problem import Problem
@@ -48,6 +48,15 @@ def load_aorta(path: str | Path, cluster: ClusterConfig) -> AortaConfig:
     Raises: ConfigError: the file cannot be read, or is not what a benchmark file is; all problems at once.
     """
     return read_aorta(path, cluster).config
+
+
+def load_files(cluster_path: str | Path, aorta_path: str | Path) -> tuple[ClusterConfig, AortaConfig]:
+    """Both files, validated.
+
+    Raises: ConfigError: one or both cannot be used; the problems of both at once.
+    """
+    cluster, bench = read_files(cluster_path, aorta_path)
+    return cluster.config, bench.config
 
 
 def read_cluster(path: str | Path) -> Loaded[ClusterConfig]:
@@ -91,6 +100,30 @@ def read_aorta(path: str | Path, cluster: ClusterConfig) -> Loaded[AortaConfig]:
     document.problems += leftovers(filled, values)
     document.problems += _contradictions(filled, cluster)
     return Loaded(_checked(AortaConfig, filled, document), document)
+
+
+def read_files(
+    cluster_path: str | Path, aorta_path: str | Path
+) -> tuple[Loaded[ClusterConfig], Loaded[AortaConfig]]:
+    """Both files; the problems of both at once.
+
+    Raises: ConfigError: one or both cannot be used.
+    """
+    try:
+        cluster = read_cluster(cluster_path)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, *_problems_beside(aorta_path)]) from None
+    return cluster, read_aorta(aorta_path, cluster.config)
+
+
+def _problems_beside(aorta_path: str | Path) -> tuple[str, ...]:
+    """Problems of a benchmark file whose cluster file cannot be used."""
+    stand_in = ClusterConfig(username=getpass.getuser(), node_dict={"node": Node(vpc_ip="127.0.0.1")})
+    try:
+        read_aorta(aorta_path, stand_in)
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def _package() -> str:

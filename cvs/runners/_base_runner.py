@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from cvs.config import ClusterConfig
-from cvs.errors import ConfigError, CvsError, RunError
+from cvs.errors import ConfigError, CvsError, EnvironmentFault, RunError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site
 from cvs.models import Accelerator, Failure, RunResult, RunStatus
@@ -98,6 +98,14 @@ class BaseRunner(ABC):
     @abstractmethod
     def make_plan(self, site: Site) -> LaunchPlan:
         """The benchmark's launch plan."""
+
+    def plan_on_paper(self, nodes_dir: Path) -> LaunchPlan:
+        """The plan as far as it can be told without a node; `nodes_dir`: where local nodes live."""
+        site = Site(nodes_dir=str(nodes_dir))
+        # What has no PyTorch says so when it is started; on paper the plan is as good.
+        with suppress(EnvironmentFault):
+            site = site.model_copy(update={"torch_python": find_torch_python()})
+        return self.make_plan(site)
 
     def validate_config(self) -> list[str]:
         """Warnings about the two files, which are valid by having been loaded."""
@@ -188,6 +196,12 @@ class BaseRunner(ABC):
         self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
         if errors := self._errors():
             raise RunError(f"set-up failed: {errors}")
+        found = self.examine(self._nodes[0])
+        self._warnings += [warning for warning in found if warning not in self._warnings]
+
+    def examine(self, _head: RunNode) -> list[str]:
+        """Warnings that only a node that is ready can give; a benchmark may have some."""
+        return []
 
     def _errors(self) -> str:
         # Side by side, nodes often fail alike: each message once.

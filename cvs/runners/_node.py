@@ -63,6 +63,17 @@ class RunNode:
         self.facts = self.runtime.prepare(timeout=limits.total)
         self._before = listing(self.transport, self.plan.aorta_path, timeout=limits.transfer)
 
+    def read(self, path: str) -> str:
+        """Text of a file below the node's `aorta_path`.
+
+        Raises: TransportError: it cannot be read.
+        """
+        file = f"{self.plan.aorta_path}/{path}"
+        found = self.transport.run(["cat", "--", file], timeout=30)
+        if found.exit_code:
+            raise TransportError(f"{self.name}: cannot read {file}: {found.stderr.strip()}")
+        return found.stdout
+
     def start(self, console: Console) -> None:
         """Start the job; every line goes to the node's log and, with the node before it, to the console."""
         self._log = self.folder.node_log(self.plan.node_rank).open("ab", buffering=0)

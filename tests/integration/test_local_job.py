@@ -148,7 +148,7 @@ class TestGoodRun:
     def test_the_source_of_the_workload_is_untouched(self, good: Job) -> None:
         assert good.exit_code == 0
         left = {path.name for path in (PACKAGE / "workloads" / "aorta").iterdir()} - {"__pycache__"}
-        assert left == {"train.py", "config", "README.md"}
+        assert left == {"train.py", "config", "scripts", "README.md"}
 
     def test_reports_of_pytest(self, good: Job) -> None:
         cases = {

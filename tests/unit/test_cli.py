@@ -51,7 +51,7 @@ def test_help_shows_an_example(words: list[str]) -> None:
     ("words", "code", "message"),
     [
         ([], 2, ""),
-        (["run"], 2, "name a suite: test_aorta"),
+        (["run"], 4, "name a suite: test_aorta"),
         (["run", "test_aorte"], 4, "no suite test_aorte; did you mean test_aorta?"),
         (["walk"], 2, "invalid choice: 'walk'"),
     ],

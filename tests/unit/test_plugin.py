@@ -162,7 +162,7 @@ def test_bad_files_are_told_without_a_traceback(judge: Judge, files: Files) -> N
     outcome.assert_outcomes(failed=4, deselected=1)
     outcome.stdout.fnmatch_lines(
         [
-            f"{files.config_file}:29:3: expected_results.min_compute_ration: unknown key"
+            f"{files.config_file}:30:3: expected_results.min_compute_ration: unknown key"
             " (did you mean min_compute_ratio?)"
         ]
     )

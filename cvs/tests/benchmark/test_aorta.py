@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from cvs.config import load_aorta
+from cvs.config import load_files
 from cvs.models import BenchmarkResult, ParseStatus, RunStatus
 from cvs.parsers.torch_trace import TorchTraceParser
 from cvs.plugin import Benchmark, Suite, warn
 from cvs.runners.aorta import AortaRunner
 
-BENCHMARK = Benchmark(suite="test_aorta", load=load_aorta, runner=AortaRunner, parser=TorchTraceParser)
+BENCHMARK = Benchmark(suite="test_aorta", load_files=load_files, runner=AortaRunner, parser=TorchTraceParser)
 
 Record = Callable[[str, object], None]
 

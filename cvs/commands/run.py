@@ -1,0 +1,131 @@
+"""`cvs run`: a thin wrapper over pytest; and `--dry-run`, the plan on paper."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from cvs.commands.suites import PACKAGE, cases, suites, unknown_suite
+
+USAGE = "cvs run SUITE [CASE …] --cluster_file FILE --config_file FILE [pytest options …]"
+EXAMPLE = """\
+example, on this machine alone (needs an interpreter with PyTorch, here or in TORCH_PYTHON):
+  cvs copy-config local_cluster.json
+  cvs copy-config aorta_local.yaml
+  cvs run test_aorta --cluster_file local_cluster.json --config_file aorta_local.yaml
+  cvs run test_aorta --cluster_file local_cluster.json --config_file aorta_local.yaml --dry-run
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `cvs run`, for its help and for completion; `main` hands its words to `run` as they are."""
+    parser = commands.add_parser(
+        "run",
+        help="run a suite, or some of its cases, with pytest",
+        usage=USAGE,
+        description="Run a suite with pytest, whose options all pass through; exit codes are pytest's own.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", metavar="SUITE", choices=list(suites()), help="see `cvs list`")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="only these cases; see `cvs list SUITE`")
+    add_file_options(parser)
+    parser.add_argument("--runs_dir", "--runs-dir", metavar="DIR", help="where runs are kept (cvs_runs)")
+    parser.add_argument(
+        "--run_dir", "--run-dir", metavar="DIR", help="judge this earlier run, not the newest"
+    )
+    parser.add_argument(
+        "--training_overrides", "--training-overrides", metavar="'KEY=VALUE …'", help="for the trainer"
+    )
+    parser.add_argument("--dry-run", "--dry_run", action="store_true", help="show the plan, run nothing")
+    parser.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON")
+
+
+def add_file_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare the two files."""
+    for name, what in (("cluster", "the machines"), ("config", "the job and its limits")):
+        option = parser.add_argument(
+            f"--{name}_file", f"--{name}-file", metavar="FILE", required=required, help=what
+        )
+        option.complete = {"bash": "_filedir", "zsh": "_files"}  # type: ignore[attr-defined]
+
+
+def run(name: str, words: list[str]) -> int:
+    """Run the suite `name`; pytest's exit code."""
+    suite, _, case = name.partition("::")
+    if suite not in suites():
+        return usage_error(unknown_suite(suite))
+    module = suites()[suite]
+    named, options = _split(words, set(cases(module)))
+    if "--dry-run" in options or "--dry_run" in options:
+        return _dry_run(suite, module, options)
+    import pytest  # takes longer than all that `cvs --help` needs
+
+    targets = [f"{module}::{case}" for case in ([case] if case else []) + named] or [str(module)]
+    return int(pytest.main([*_own_options(), *targets, *options]))
+
+
+def usage_error(message: str) -> int:
+    """Tell what is wrong with the words after `cvs run`; pytest's exit code for it."""
+    print(f"cvs: {message}\nusage: {USAGE}", file=sys.stderr)
+    return 4
+
+
+def _own_options() -> list[str]:
+    """What makes pytest independent of the folder that cvs is started in."""
+    # Loaded by its entry point, unless the user has switched that off.
+    plugin = ["-p", "cvs"] if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") else []
+    return [
+        *plugin,
+        f"-c={PACKAGE / 'suite.ini'}",
+        f"--rootdir={PACKAGE.parent}",
+        f"--override-ini=cache_dir={Path.cwd() / '.pytest_cache'}",
+    ]
+
+
+def _split(words: list[str], known: set[str]) -> tuple[list[str], list[str]]:
+    """Names of cases, wherever they stand, and what else is pytest's."""
+    named: list[str] = []
+    options: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if word.partition("[")[0] in known and before not in ("-k", "-m"):
+            named.append(word)
+        else:
+            # pytest has a --config-file of its own, which no user of cvs means.
+            options.append(word.replace("--config-file", "--config_file", 1) if _is_config(word) else word)
+    return named, options
+
+
+def _is_config(word: str) -> bool:
+    return word == "--config-file" or word.startswith("--config-file=")
+
+
+def _dry_run(suite: str, module: Path, words: list[str]) -> int:
+    from importlib import import_module
+
+    from cvs.errors import ConfigError
+    from cvs.plugin import DEFAULT_RUNS_DIR, Benchmark, parse_overrides
+    from cvs.reports.plan_text import plan_text
+
+    parser = argparse.ArgumentParser(prog="cvs run", add_help=False)
+    add_file_options(parser, required=True)
+    parser.add_argument("--runs_dir", "--runs-dir", default=DEFAULT_RUNS_DIR)
+    parser.add_argument("--training_overrides", "--training-overrides", default="")
+    parser.add_argument("--json", action="store_true")
+    arguments, _ = parser.parse_known_args(words)
+    name = ".".join(module.relative_to(PACKAGE.parent).with_suffix("").parts)
+    benchmark: Benchmark = import_module(name).BENCHMARK
+    cluster, bench = benchmark.load_files(Path(arguments.cluster_file), Path(arguments.config_file))
+    runner = benchmark.runner(cluster, bench.with_overrides(parse_overrides(arguments.training_overrides)))
+    plan = runner.plan_on_paper(Path(arguments.runs_dir).resolve() / suite / "nodes")
+    try:
+        runner.refuse_unsupported()
+        notes = runner.validate_config()
+    except ConfigError as error:
+        notes = [*runner.validate_config(), *error.problems]
+    print(plan.model_dump_json(indent=2) if arguments.json else plan_text(plan), flush=True)
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+    return 0

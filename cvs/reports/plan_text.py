@@ -1,0 +1,98 @@
+"""A launch plan for people: everything that would happen on every node."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from cvs.launch import ContainerPlan, LaunchPlan, NodePlan
+
+_COLLECTED = "torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, tracelens_analysis/**"
+_NOTHING = "nothing (multi_node.collect_traces: false)"
+
+
+def plan_text(plan: LaunchPlan) -> str:
+    """The whole plan, node by node; secrets hidden."""
+    # Through its own serialized form, which is the one without secrets.
+    shown = LaunchPlan.model_validate_json(plan.model_dump_json())
+    parts = [_job(shown), *(_node(node, shown) for node in shown.nodes)]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _job(plan: LaunchPlan) -> Iterator[str]:
+    meeting, limits = plan.rendezvous, plan.limits
+    ranks = f"{plan.num_nodes} nodes x {plan.local_world_size} ranks = {plan.world_size} ranks"
+    port = meeting.port or "a free one on the head"
+    checks = ["evidence", *(f"{name} {limit:g}" for name, limit in plan.checks.items())]
+    yield f"{plan.benchmark}: {ranks}"
+    yield f"  mode         {plan.mode}; runtime {plan.runtime}; accelerator {plan.accelerator}"
+    yield f"  rendezvous   {meeting.address}, port {port}, id {meeting.id}"
+    yield (
+        f"  limits       set-up and run {limits.total:g} s, join {limits.join:g} s, grace {limits.grace:g} s,"
+        f" shutdown {limits.shutdown:g} s, collection {limits.transfer:g} s, teardown {limits.teardown:g} s"
+    )
+    yield f"  side by side {plan.max_parallel} nodes"
+    yield f"  collected    {_COLLECTED if plan.collect_traces else _NOTHING}"
+    yield f"  checked      {', '.join(checks)}"
+
+
+def _node(node: NodePlan, plan: LaunchPlan) -> Iterator[str]:
+    yield f"{node.node}: node rank {node.node_rank}{' (head)' if node is plan.head else ''}"
+    yield f"  reached      {_way(node)}"
+    yield f"  vpc_ip       {node.vpc_ip}"
+    yield f"  aorta_path   {node.aorta_path}{_origin(node)}"
+    yield f"  must exist   {', '.join(node.required_files)}"
+    if node.container:
+        yield from _container(node.container)
+    if node.rccl_build:
+        build = node.rccl_build
+        source = f"{build.clone_url} {build.branch}"
+        yield f"  builds RCCL  {source} in {build.build_path}: {shlex.join(build.argv)}"
+    yield f"  works in     {node.workdir}"
+    yield f"  runs         {shlex.join(node.argv)}"
+    for step in node.analyses:
+        once = " (unless it is there)" if step.skip_if_exists else ""
+        yield f"  analyses     {step.name}{once}: {shlex.join(step.argv)}"
+    yield "  environment"
+    width = max(len(f"{variable.name}={variable.value}") for variable in node.environment)
+    for variable in node.environment:
+        yield f"    {f'{variable.name}={variable.value}':{width}}  [{variable.source}]"
+
+
+def _way(node: NodePlan) -> str:
+    way = node.connection
+    if way.transport == "local":
+        return f"on this machine, as {way.username}"
+    details = {
+        "port": way.port,
+        "key": way.priv_key_file,
+        "over": way.jump_host,
+        "ssh config": way.ssh_config,
+        "known hosts": way.known_hosts,
+        "host keys": way.host_key_policy,
+        "password": "given" if way.with_password else None,
+        "passphrase": "given" if way.with_passphrase else None,
+    }
+    told = "".join(f", {name} {value}" for name, value in details.items() if value)
+    return f"by SSH as {way.username}@{node.node}{told}"
+
+
+def _origin(node: NodePlan) -> str:
+    if node.copied_from:
+        return f", a copy of {node.copied_from}"
+    return f", cloned from {node.clone_url} if it is not there" if node.clone_url else ""
+
+
+def _container(container: ContainerPlan) -> Iterator[str]:
+    yield f"  container    {container.name}, image {container.image}"
+    mounts = ", ".join(f"{here} at {there}" for here, there in container.mounts)
+    yield f"    mounts     {mounts}"
+    groups = ", ".join(container.groups) or "none"
+    yield f"    devices    {', '.join(container.devices) or 'none'}; groups {groups}"
+    sizes = {name: "unlimited" if size < 0 else size for name, size in container.ulimits.items()}
+    limits = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    yield (
+        f"    settings   user {container.user}, privileged {str(container.privileged).lower()}, network"
+        f" {container.network_mode}, ipc {container.ipc_mode}, shm {container.shm_size},"
+        f" {', '.join((*container.cap_add, *container.security_opt))}, {limits}"
+    )
