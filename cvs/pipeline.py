@@ -11,17 +11,22 @@ assert not check(result, bench.expected_results)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
 from cvs.config import AortaConfig, ClusterConfig, ExpectedResults
 from cvs.errors import EvidenceError
 from cvs.metrics import aggregates
-from cvs.models import SCHEMA_VERSION, BenchmarkResult, LeftOut, ParseResult, TraceSet
+from cvs.models import SCHEMA_VERSION, BenchmarkResult, LeftOut, ParseResult, RunResult, TraceSet
 from cvs.reports.json_report import json_report
 from cvs.run_folder import Manifest, RunFolder, make_run_folder, write_whole
 from cvs.runners._base_runner import BaseRunner
 from cvs.thresholds import check
+
+ONE_RUN_SECONDS = 10 * 60
+"""By how much the clocks of the nodes and of this machine may differ."""
 
 __all__ = ["Parser", "check", "differences", "execute", "measure", "result_of", "write_report"]
 
@@ -60,7 +65,11 @@ def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
     parsed = parser.parse(traces.model_copy(update={"files": intact}))
     parsed = parsed.model_copy(
         update={
-            "problems": (*(f"{path} {why}" for path, why in altered.items()), *parsed.problems),
+            "problems": (
+                *(f"{path} {why}" for path, why in altered.items()),
+                *_not_of_this_time(run, parsed),
+                *parsed.problems,
+            ),
             "left_out": (*parsed.left_out, *_not_of_this_run(folder.unlisted(run.files))),
         }
     )
@@ -79,6 +88,22 @@ def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
     )
     folder.save_result(result)
     return result
+
+
+def _not_of_this_time(run: RunResult, parsed: ParseResult) -> Iterator[str]:
+    """Ranks whose window was recorded long before or after the run, by the clock that the trace tells.
+
+    A job can make an old trace look new (copy, rename, touch it). Clocks of nodes may differ a little.
+    """
+    began = datetime.fromisoformat(run.started).timestamp()
+    ended = began + (run.duration_seconds or 0)
+    for rank in parsed.ranks:
+        if rank.start_ns is None:
+            continue
+        start = rank.start_ns / 1e9
+        if not began - ONE_RUN_SECONDS <= start <= ended + ONE_RUN_SECONDS:
+            when = f"{datetime.fromtimestamp(start, timezone.utc):%Y-%m-%d %H:%M} UTC"
+            yield f"rank {rank.rank}: its trace was recorded at {when}, not during this run"
 
 
 def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:

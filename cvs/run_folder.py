@@ -160,7 +160,11 @@ def new_run_folder(runs_dir: Path, suite: str) -> RunFolder:
     now = datetime.now(timezone.utc)
     stamp = f"{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03}Z"
     folder = make_run_folder(runs_dir.resolve() / suite / f"{stamp}-{secrets.token_hex(3)}")
-    _relink(folder.path.parent / "latest", Path(folder.run_id))
+    latest = folder.path.parent / "latest"
+    try:
+        _relink(latest, Path(folder.run_id))
+    except OSError as error:
+        raise RunError(f"{latest} must be a link to the newest run and is not: {error.strerror}") from None
     return folder
 
 
@@ -237,4 +241,8 @@ def write_whole(path: Path, text: str) -> None:
 def _relink(link: Path, target: Path) -> None:
     temporary = link.with_name(f".{link.name}.{secrets.token_hex(4)}")
     temporary.symlink_to(target)
-    temporary.replace(link)
+    try:
+        temporary.replace(link)
+    except OSError:
+        temporary.unlink()
+        raise

@@ -66,6 +66,7 @@ def save_run(tmp_path: Path, files: Files) -> SaveRun:
         failure: Failure | None = None,
         without: tuple[str, ...] = (),
         source: str = "cpu_gloo_2x2",
+        started: str = "2026-11-30T01:52:30+00:00",
     ) -> RunFolder:
         folder = new_run_folder(tmp_path / "cvs_runs", "test_aorta")
         shutil.copytree(
@@ -82,7 +83,7 @@ def save_run(tmp_path: Path, files: Files) -> SaveRun:
                 cluster=cluster.resolved(),
                 benchmark=bench.resolved(),
                 plan=plan_aorta(cluster, bench, Site(run_id=folder.run_id, master_port=29500)),
-                run=_run(folder, status, failure),
+                run=_run(folder, status, failure, started),
             )
         )
         return folder
@@ -90,12 +91,12 @@ def save_run(tmp_path: Path, files: Files) -> SaveRun:
     return save
 
 
-def _run(folder: RunFolder, status: RunStatus, failure: Failure | None) -> RunResult:
+def _run(folder: RunFolder, status: RunStatus, failure: Failure | None, started: str) -> RunResult:
     return RunResult(
         benchmark="aorta",
         run_id=folder.run_id,
         status=status,
-        started="2026-11-30T00:00:00+00:00",
+        started=started,
         duration_seconds=9.5,
         accelerator="none",
         num_nodes=2,

@@ -6,15 +6,12 @@ It never parses what the job leaves.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from cvs.config import ClusterConfig
@@ -24,6 +21,7 @@ from cvs.launch import LaunchPlan, NodePlan, Site
 from cvs.models import Accelerator, Failure, RunResult, RunStatus
 from cvs.run_folder import Manifest, RunFolder
 from cvs.runners._fanout import side_by_side
+from cvs.runners._interrupts import Interrupts
 from cvs.runners._node import Console, RunNode
 from cvs.runners._watch import Watch
 from cvs.runtime.base import Runtime
@@ -117,18 +115,22 @@ class BaseRunner(ABC):
         A run that goes wrong is a result, not an error.
 
         Raises: ConfigError: the files ask for what this version lacks; nothing was touched.
-        KeyboardInterrupt: on Ctrl-C or SIGTERM, after everything was stopped, collected and recorded.
+        KeyboardInterrupt: on Ctrl-C, SIGTERM or SIGHUP, after everything was stopped, collected (a second
+        signal skips that) and recorded.
         """
         self.refuse_unsupported()
         self._begin(folder)
-        with _terminate_as_interrupt():
+        with Interrupts() as interrupts:
             try:
                 self._attempt()
+                interrupts.shield()
             except BaseException as error:
                 self._broken_off(error)
                 raise
             finally:
-                self._finish()
+                self._finish(interrupts)
+        if interrupts.count:
+            raise KeyboardInterrupt
         return self._result()
 
     def refuse_unsupported(self) -> None:
@@ -236,8 +238,7 @@ class BaseRunner(ABC):
         self.console(f"cvs | {self.plan.nodes[node_rank].node} ended with exit code {exit_code}")
 
     def collect(self) -> None:
-        """End what is left on every node, then bring everything home; one node's failure costs no other's."""
-        self._on_all(RunNode.end, "ending the job", self.plan.limits.teardown)
+        """Bring everything home from every node; one node's failure costs no other's."""
         self._on_all(RunNode.collect, "collection", self.plan.limits.transfer)
         if self.plan.collect_traces:
             self._publish()
@@ -262,9 +263,12 @@ class BaseRunner(ABC):
             if outcome.error:
                 outcome.node.note(outcome.error)
 
-    def _finish(self) -> None:
+    def _finish(self, interrupts: Interrupts) -> None:
+        """Leave nothing running, bring home what there is, record it; only the second can be broken off."""
         try:
-            self.collect()
+            self._on_all(RunNode.end, "ending the job", self.plan.limits.teardown)
+            with interrupts.breakable():
+                self.collect()
         except BaseException as error:
             self._broken_off(error)
             raise
@@ -316,20 +320,3 @@ class BaseRunner(ABC):
             if text and not any(text in earlier for earlier in reasons):
                 reasons.append(text)
         return (first or Failure(reason="")).model_copy(update={"reason": "; ".join(reasons)})
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that nothing is left behind; only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt("SIGTERM")
-
-    earlier = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, earlier)

@@ -33,8 +33,9 @@ class Listing:
     files: dict[str, tuple[str, str, str]]
 
     def new_since(self, earlier: Listing) -> list[str]:
-        """Paths that `earlier` does not have as they are now."""
-        return sorted(path for path, stat in self.files.items() if earlier.files.get(path) != stat)
+        """Paths of files that `earlier` does not have as they are now, under whatever name."""
+        known = set(earlier.files.values())
+        return sorted(path for path, stat in self.files.items() if stat not in known)
 
 
 def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
@@ -43,9 +44,10 @@ def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
     Raises: TransportError: it cannot be listed.
     """
     # Links are followed, since users lay their output folder on a scratch disk; loops are find's to notice.
-    found = transport.run(["find", "-L", folder, *_FIND], timeout=timeout)
-    if found.exit_code and not found.stdout:
-        raise TransportError(f"{transport.node}: cannot list {folder}: {found.stderr.strip()}")
+    found = transport.run(["find", "-L", folder, *_FIND], timeout=timeout, environment={"LC_ALL": "C"})
+    complaints = [line for line in found.stderr.splitlines() if "File system loop detected" not in line]
+    if complaints and not found.stdout:
+        raise TransportError(f"{transport.node}: cannot list {folder}: {complaints[0]}")
     entries = [entry.split("\t", 4) for entry in found.stdout.split("\0") if entry]
     homes = {str(PurePosixPath(path).parent) for kind, *_, path in entries if kind == "d"}
     files = {

@@ -51,7 +51,9 @@ def _files(source: Path, target: Path) -> Iterator[str]:
         ]
         linked = [name for name in names if Path(folder, name).is_symlink()]
         for name in (*files, *linked):
-            yield os.path.relpath(Path(folder, name), source)
+            path = Path(folder, name)
+            if path.is_symlink() or path.is_file():  # neither a pipe nor a socket nor a device
+                yield os.path.relpath(path, source)
 
 
 def _raise(error: OSError) -> None:

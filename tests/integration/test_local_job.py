@@ -244,6 +244,16 @@ def test_an_interrupt_stops_everything_and_leaves_the_record(
     assert "interrupted before its end" in recorded.failure.reason
 
 
+def test_a_hail_of_interrupts_leaves_nothing_running(at_work: subprocess.Popen[str], tmp_path: Path) -> None:
+    folder = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
+    for _ in range(6):
+        at_work.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    finish(at_work, tmp_path, timeout=40)
+    assert processes_of(folder.run_id) == []
+    assert folder.load_manifest().run.status.value == "failed"
+
+
 def test_two_jobs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     homes = [tmp_path / name for name in ("one", "two")]
     for home in homes:

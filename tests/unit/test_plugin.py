@@ -122,6 +122,17 @@ def test_a_file_of_no_run_is_left_out(judge: Judge, save_run: SaveRun) -> None:
     outcome.stdout.fnmatch_lines(["left out: *rank7/old.pt.trace.json: not in the manifest*"])
 
 
+@pytest.mark.parametrize("started", ["2026-11-30T02:10:00+00:00", "2026-11-29T01:52:30+00:00"])
+def test_a_trace_of_another_time_is_red(judge: Judge, save_run: SaveRun, started: str) -> None:
+    """Made to look new by the job, or by a clock that is far off."""
+    save_run(started=started)
+    outcome = judge(cases="evidence")
+    outcome.assert_outcomes(failed=1, deselected=6)
+    outcome.stdout.fnmatch_lines(
+        ["rank 0: its trace was recorded at 2026-11-30 01:52 UTC, not during this run"]
+    )
+
+
 def test_a_missed_limit_names_value_limit_and_unit(judge: Judge, save_run: SaveRun, files: Files) -> None:
     save_run()
     files.edit("max_avg_iteration_ms: 2000", "max_avg_iteration_ms: 1.5")

@@ -318,3 +318,10 @@ def test_a_real_folder_of_that_name_is_kept(tmp_path: Path) -> None:
     folder.publish_traces(aorta)
     assert (aorta / "combined_traces").is_symlink()
     assert (aorta / "combined_traces.before-r1" / "node_0" / "old").read_text() == "old"
+
+
+def test_a_folder_where_the_link_to_the_newest_belongs(tmp_path: Path) -> None:
+    (tmp_path / "s" / "latest").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"s/latest must be a link to the newest run and is not"):
+        new_run_folder(tmp_path, "s")
+    assert not list((tmp_path / "s").glob(".latest*"))

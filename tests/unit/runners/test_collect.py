@@ -165,6 +165,16 @@ def test_a_log_that_was_appended_to_is_new(tmp_path: Path) -> None:
     assert look(tmp_path).new_since(before) == ["artifacts/rank0.log"]
 
 
+def test_another_name_makes_no_new_file(tmp_path: Path) -> None:
+    """A job that rotates or links its earlier output has written nothing."""
+    old = write(tmp_path, TRACE)
+    before = look(tmp_path)
+    moved = old.with_name("moved.pt.trace.json")
+    old.rename(moved)
+    moved.with_name("linked.pt.trace.json").hardlink_to(moved)
+    assert look(tmp_path).new_since(before) == []
+
+
 def test_what_has_gone_is_not_new(tmp_path: Path) -> None:
     write(tmp_path, TRACE).unlink()
     before = look(tmp_path)

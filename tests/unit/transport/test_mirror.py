@@ -138,6 +138,13 @@ def test_a_source_that_is_not_there(tmp_path: Path, target: Path) -> None:
     assert caught.value.filename == str(tmp_path / "none")
 
 
+def test_what_is_no_file_is_not_copied(source: Path, target: Path) -> None:
+    write(source, {"a": b"1"})
+    os.mkfifo(source / "pipe")
+    mirror(source, target)
+    assert read(target) == {"a": b"1"}
+
+
 def test_a_source_that_was_empty_once(source: Path, target: Path) -> None:
     mirror(source, target)
     write(source, {"a": b"1"})
