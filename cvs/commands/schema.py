@@ -41,14 +41,19 @@ def schema_text(kind: str) -> str:
         **models[kind].model_json_schema(),
         "title": {"aorta": "aorta_benchmark.yaml of cvs", "cluster": "cluster.json of cvs"}[kind],
     }
-    # In JSON a number is no text.
-    return json.dumps(_strict(schema) if kind == "cluster" else schema, indent=2)
+    return json.dumps(_standard(schema, strict=kind == "cluster"), indent=2)
 
 
-def _strict(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {
-            key: "string" if key == "type" and value == ["string", "number"] else _strict(value)
-            for key, value in schema.items()
-        }
-    return [_strict(item) for item in schema] if isinstance(schema, list) else schema
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
+"""As pydantic writes bounds behind a validator of ours, and as editors read them."""
+
+
+def _standard(schema: Any, *, strict: bool) -> Any:
+    """The schema in standard words; `strict`: in JSON a number is no text."""
+    if isinstance(schema, list):
+        return [_standard(item, strict=strict) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if strict and schema.get("type") == ["string", "number"]:
+        schema = {**schema, "type": "string"}
+    return {_BOUNDS.get(key, key): _standard(value, strict=strict) for key, value in schema.items()}
