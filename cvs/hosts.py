@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from cvs.errors import ConfigError
@@ -11,7 +12,9 @@ _MOST = 100_000
 """More hosts than any cluster has; a range that unfolds to more is a slip."""
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
-_ADDRESSES = re.compile(r"(?P<net>(?:\d{1,3}\.){3})(?P<first>\d{1,3})-(?:(?P=net))?(?P<last>\d{1,3})")
+_ADDRESSES = re.compile(
+    r"(?P<net>(?:\d{1,3}\.){3})(?P<first>\d{1,3})-(?P<last_net>(?:\d{1,3}\.){3})?(?P<last>\d{1,3})"
+)
 
 
 def hosts_in(text: str) -> list[str]:
@@ -19,15 +22,16 @@ def hosts_in(text: str) -> list[str]:
 
     Raises: ConfigError: a range that is none, or a host that is named twice.
     """
-    hosts: list[str] = []
+    named: Counter[str] = Counter()
     for word in _words(text):
-        hosts += _unfold(word)
-        if len(hosts) > _MOST:
-            raise ConfigError([f"{word}: names more than {_MOST} hosts"])
-    twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(set(hosts)) < len(hosts) else []
+        for host in _unfold(word, word):
+            named[host] += 1
+            if len(named) > _MOST:
+                raise ConfigError([f"{word}: names more than {_MOST} hosts"])
+    twice = [host for host, times in named.items() if times > 1]
     if twice:
-        raise ConfigError([f"{host}: is named twice" for host in twice])
-    return hosts
+        raise ConfigError([f"{host}: is named twice" for host in sorted(twice)])
+    return list(named)
 
 
 def hosts_in_lines(text: str) -> list[str]:
@@ -40,20 +44,32 @@ def _words(text: str) -> Iterator[str]:
     yield from re.findall(r"(?:\[[^\]]*\]|[^,\s])+", text)
 
 
-def _unfold(word: str) -> list[str]:
-    addresses = _ADDRESSES.fullmatch(word)
+def _unfold(word: str, part: str) -> Iterator[str]:
+    """Names that `part` of a word stands for, one by one: a product of ranges fits into no list."""
+    addresses = _ADDRESSES.fullmatch(part)
+    found = _BRACKETS.search(part)
     if addresses:
-        numbers = _numbers(word, addresses["first"], addresses["last"])
-        return [f"{addresses['net']}{number}" for number in numbers]
-    found = _BRACKETS.search(word)
-    if not found:
-        if "[" in word or "]" in word:
+        yield from _addresses(word, addresses)
+    elif found:
+        before, after = part[: found.start()], part[found.end() :]
+        if "]" in before:
             raise ConfigError([f"{word}: a bracket without its partner"])
-        return [word]
-    before, after = word[: found.start()], word[found.end() :]
-    return [
-        f"{before}{middle}{rest}" for middle in _members(word, found[1]) for rest in _unfold(after) or [""]
-    ]
+        for middle in _members(word, found[1]):
+            for rest in _unfold(word, after) if after else [""]:
+                yield f"{before}{middle}{rest}"
+    elif "[" in part or "]" in part:
+        raise ConfigError([f"{word}: a bracket without its partner"])
+    else:
+        yield part
+
+
+def _addresses(word: str, found: re.Match[str]) -> Iterator[str]:
+    if found["last_net"] not in (None, found["net"]):
+        raise ConfigError([f"{word}: a range of addresses differs only in its last number"])
+    if int(found["last"]) > 255:
+        raise ConfigError([f"{word}: {found['last']} is no part of an address"])
+    for number in _numbers(word, found["first"], found["last"]):
+        yield f"{found['net']}{number}"
 
 
 def _members(word: str, inside: str) -> Iterator[str]:
@@ -64,11 +80,10 @@ def _members(word: str, inside: str) -> Iterator[str]:
         yield from _numbers(word, found["first"], found["last"] or found["first"])
 
 
-def _numbers(word: str, first: str, last: str) -> list[str]:
+def _numbers(word: str, first: str, last: str) -> Iterator[str]:
     """From first to last, as wide as the first is written."""
     if int(last) < int(first):
         raise ConfigError([f"{word}: the range ends ({last}) before it begins ({first})"])
-    if int(last) - int(first) >= _MOST:
-        raise ConfigError([f"{word}: names more than {_MOST} hosts"])
     width = len(first) if first.startswith("0") else 0
-    return [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    for number in range(int(first), int(last) + 1):
+        yield f"{number:0{width}}"
