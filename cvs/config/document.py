@@ -214,6 +214,8 @@ def _yaml_document(file: Path, text: str) -> Document:
         raise ConfigError([f"{file}: syntax: {' '.join(str(error).split())}"]) from None
     except RecursionError:
         raise ConfigError([f"{file}: is nested too deeply"]) from None
+    if root is None:
+        raise ConfigError([f"{file}: holds comments only; a mapping of keys is expected"])
     tree = _YamlTree(file, text)
     data = tree.value(root, ())
     document = Document(file, _mapping(file, data), lambda: tree.places(root, ()))

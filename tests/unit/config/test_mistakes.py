@@ -1,0 +1,435 @@
+"""Mistakes in the two files: each is told with its exact line, column and key, and with what to do.
+
+In the texts `^` stands right before the place that the message must name; the file is written without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cvs.config import ClusterConfig, load_aorta, load_cluster, load_files
+from cvs.config.document import Document
+from cvs.errors import ConfigError
+
+TWO_NODES = ClusterConfig.model_validate(
+    {"username": "alice", "node_dict": {"a": {"vpc_ip": "10.0.0.1"}, "b": {"vpc_ip": "10.0.0.2"}}}
+)
+WHOLE = "is no whole number (digits only, no quotes)"
+NUMBER = "is no plain number (digits and a point, no quotes)"
+BOOL = "is neither true nor false (without quotes)"
+QUOTES = "write it in quotes"
+TEXT = "is no text"
+INSIDE = "is no path inside aorta_path (relative, without ..)"
+ABSOLUTE = "is no absolute path"
+MAPPING = "needs a mapping of keys, found"
+LEFT = "<changeme> is still there"
+
+AORTA: list[tuple[str, str, str]] = [
+    # unknown keys
+    ("^gpus: 8", "gpus", "unknown key"),
+    ("^gpu_per_node: 8", "gpu_per_node", "did you mean gpus_per_node?"),
+    ("^Aorta_path: /b", "Aorta_path", "did you mean aorta_path?"),
+    ("^timeout: 60", "timeout", "unknown key"),
+    ("docker:\n  ^imge: x", "docker.imge", "did you mean image?"),
+    ("docker: {image: i, ^shm-size: 1G}", "docker.shm-size", "did you mean shm_size?"),
+    ("rccl:\n  branch: b\n  ^url: x", "rccl.url", "unknown key"),
+    ("analysis:\n  ^tracelens: true", "analysis.tracelens", "unknown key"),
+    ("multi_node:\n  ^nproc: 2", "multi_node.nproc", "unknown key"),
+    ("multi_node:\n  ^master_adr: x", "multi_node.master_adr", "did you mean master_addr?"),
+    ("expected_results:\n  # why\n  ^min_overlap: 0.5", "expected_results.min_overlap", "min_overlap_ratio?"),
+    ("^collect_traces: true", "collect_traces", "unknown key"),
+    # whole numbers
+    ("^gpus_per_node: 0", "gpus_per_node", "must be at least 1, found `0`"),
+    ("^gpus_per_node: -1", "gpus_per_node", "must be at least 1"),
+    ("^gpus_per_node: two", "gpus_per_node", f"`two` {WHOLE}"),
+    ("^gpus_per_node: '8'", "gpus_per_node", f"'8' {WHOLE}"),
+    ("^gpus_per_node: 08", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: 8.0", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: 1e1", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: 0x8", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: 0o10", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: 1_0", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: +8", "gpus_per_node", WHOLE),
+    ("^gpus_per_node:", "gpus_per_node", f"null {WHOLE}"),
+    ("^gpus_per_node: true", "gpus_per_node", WHOLE),
+    ("^gpus_per_node: [8]", "gpus_per_node", f"a list {WHOLE}"),
+    ("^gpus_per_node: {a: 8}", "gpus_per_node", f"a mapping {WHOLE}"),
+    ("^timeout_seconds: 59", "timeout_seconds", "must be at least 60, found `59`"),
+    ("^timeout_seconds: 1:30:00", "timeout_seconds", f"`1:30:00` {WHOLE}"),
+    ("^timeout_seconds: 10_800", "timeout_seconds", WHOLE),
+    ("^timeout_seconds: 3h", "timeout_seconds", WHOLE),
+    ("^timeout_seconds: 2024-01-31", "timeout_seconds", WHOLE),
+    ("environment:\n  ^NCCL_MAX_NCHANNELS: 0", "environment.NCCL_MAX_NCHANNELS", "at least 1"),
+    ("environment:\n  ^NCCL_MAX_NCHANNELS: 257", "environment.NCCL_MAX_NCHANNELS", "at most 256, found `257`"),
+    ("environment:\n  ^NCCL_MAX_NCHANNELS: all", "environment.NCCL_MAX_NCHANNELS", WHOLE),
+    ("environment:\n  ^NCCL_MAX_P2P_NCHANNELS: '4'", "environment.NCCL_MAX_P2P_NCHANNELS", WHOLE),
+    ("multi_node:\n  ^nproc_per_node: 0", "multi_node.nproc_per_node", "at least 1"),
+    ("multi_node:\n  ^nproc_per_node: auto", "multi_node.nproc_per_node", WHOLE),
+    ("multi_node:\n  ^master_port: 80", "multi_node.master_port", "at least 1024, found `80`"),
+    ("multi_node:\n  ^master_port: 65536", "multi_node.master_port", "at most 65535"),
+    ("multi_node:\n  ^master_port: 010", "multi_node.master_port", WHOLE),
+    ("multi_node:\n  ^join_timeout_seconds: 0", "multi_node.join_timeout_seconds", "at least 1"),
+    ("multi_node:\n  ^grace_seconds: -1", "multi_node.grace_seconds", "at least 0"),
+    ("multi_node:\n  ^grace_seconds: 1.5", "multi_node.grace_seconds", WHOLE),
+    # numbers
+    ("expected_results:\n  ^max_avg_iteration_ms: -1", "expected_results.max_avg_iteration_ms", "at least 0"),
+    ("expected_results:\n  ^max_avg_iteration_ms: 1e3", "expected_results.max_avg_iteration_ms", NUMBER),
+    ("expected_results:\n  ^max_avg_iteration_ms: .inf", "expected_results.max_avg_iteration_ms", NUMBER),
+    ("expected_results:\n  ^max_avg_iteration_ms: .nan", "expected_results.max_avg_iteration_ms", NUMBER),
+    ("expected_results:\n  ^max_avg_iteration_ms: 200 ms", "expected_results.max_avg_iteration_ms", NUMBER),
+    ("expected_results:\n  ^min_compute_ratio: .5", "expected_results.min_compute_ratio", NUMBER),
+    ("expected_results:\n  ^min_compute_ratio: 0,5", "expected_results.min_compute_ratio", NUMBER),
+    ("expected_results:\n  ^min_compute_ratio: 5.", "expected_results.min_compute_ratio", NUMBER),
+    ("expected_results:\n  ^min_compute_ratio: 1.5", "expected_results.min_compute_ratio", "at most 1, found"),
+    ("expected_results:\n  ^min_overlap_ratio: 85%", "expected_results.min_overlap_ratio", NUMBER),
+    ("expected_results:\n  ^min_overlap_ratio: '0.5'", "expected_results.min_overlap_ratio", NUMBER),
+    ("expected_results:\n  ^min_overlap_ratio: yes", "expected_results.min_overlap_ratio", NUMBER),
+    ("expected_results:\n  ^max_time_variance_ratio: -0.1", "expected_results.max_time_variance_ratio", "at least 0"),
+    ("expected_results:\n  ^max_time_variance_ratio: 01.5", "expected_results.max_time_variance_ratio", NUMBER),
+    # bools
+    ("^skip_rccl_build: yes", "skip_rccl_build", f"`yes` {BOOL}"),
+    ("^skip_rccl_build: on", "skip_rccl_build", BOOL),
+    ("^skip_rccl_build: 1", "skip_rccl_build", BOOL),
+    ("^skip_rccl_build: 'true'", "skip_rccl_build", BOOL),
+    ("^skip_rccl_build: True", "skip_rccl_build", BOOL),
+    ("^skip_rccl_build:", "skip_rccl_build", BOOL),
+    ("^aorta_auto_clone: no", "aorta_auto_clone", BOOL),
+    ("docker:\n  ^privileged: off", "docker.privileged", BOOL),
+    ("analysis:\n  ^enable_tracelens: 0", "analysis.enable_tracelens", BOOL),
+    ("analysis:\n  ^enable_gemm_analysis: FALSE", "analysis.enable_gemm_analysis", BOOL),
+    ("analysis:\n  ^skip_if_exists: [true]", "analysis.skip_if_exists", BOOL),
+    ("multi_node:\n  ^collect_traces: n", "multi_node.collect_traces", BOOL),
+    # text
+    ("docker:\n  ^image: null", "docker.image", f"`null` is not read as text; {QUOTES}"),
+    ("docker:\n  ^image: on", "docker.image", QUOTES),
+    ("docker:\n  ^image: [a]", "docker.image", f"a list {TEXT}"),
+    ("docker:\n  ^container_name: ~", "docker.container_name", QUOTES),
+    ("docker:\n  ^shm_size:", "docker.shm_size", f"null is not read as text; {QUOTES}"),
+    ("docker:\n  ^network_mode: no", "docker.network_mode", QUOTES),
+    ("rccl:\n  ^clone_url: {a: b}", "rccl.clone_url", f"a mapping {TEXT}"),
+    ("rccl:\n  ^branch: 2024-01-31", "rccl.branch", QUOTES),
+    ("^aorta_clone_url: true", "aorta_clone_url", QUOTES),
+    ("environment:\n  ^NCCL_DEBUG: off", "environment.NCCL_DEBUG", QUOTES),
+    ("environment:\n  ^TORCH_NCCL_HIGH_PRIORITY: true", "environment.TORCH_NCCL_HIGH_PRIORITY", QUOTES),
+    ("environment:\n  ^OMP_NUM_THREADS: ~", "environment.OMP_NUM_THREADS", QUOTES),
+    ("environment:\n  ^RCCL_MSCCL_ENABLE: No", "environment.RCCL_MSCCL_ENABLE", QUOTES),
+    ("environment:\n  ^FURTHER: y", "environment.FURTHER", QUOTES),
+    ("environment:\n  ^FURTHER: [1]", "environment.FURTHER", TEXT),
+    ('environment:\n  ^FURTHER: "a\\0b"', "environment.FURTHER", "holds a character that no text may hold"),
+    ("multi_node:\n  ^master_addr: off", "multi_node.master_addr", QUOTES),
+    ("multi_node:\n  extra_torchrun_args: [--a, ^yes]", "multi_node.extra_torchrun_args.1", QUOTES),
+    ("multi_node:\n  extra_train_args:\n    - --a\n    - ^null", "multi_node.extra_train_args.1", QUOTES),
+    ("multi_node:\n  ^extra_train_args: --a", "multi_node.extra_train_args", "needs a list, found `--a`"),
+    ("multi_node:\n  ^extra_torchrun_args: {a: b}", "multi_node.extra_torchrun_args", "needs a list, found a mapping"),
+    ("multi_node:\n  extra_env:\n    ^A: off", "multi_node.extra_env.A", QUOTES),
+    ("training_overrides:\n  ^a.b: off", "training_overrides.a.b", QUOTES),
+    ("training_overrides:\n  ^a.b:", "training_overrides.a.b", QUOTES),
+    ("training_overrides:\n  ^a.b: [1, 2]", "training_overrides.a.b", TEXT),
+    # words of a set
+    ("^accelerator: amd", "accelerator", "must be 'rocm', 'cuda' or 'none', found `amd`"),
+    ("^accelerator: null", "accelerator", "must be 'rocm', 'cuda' or 'none'"),
+    ("^runtime: podman", "runtime", "must be 'docker' or 'process'"),
+    ("multi_node:\n  ^master_launch_mode: mpirun", "multi_node.master_launch_mode", "'auto', 'script' or 'torchrun'"),
+    # shapes
+    ("^docker: rocm/pytorch", "docker", f"{MAPPING} `rocm/pytorch`"),
+    ("^rccl: []", "rccl", f"{MAPPING} a list"),
+    ("^environment:", "environment", f"{MAPPING} null"),
+    ("^analysis: false", "analysis", f"{MAPPING} `false`"),
+    ("^multi_node: 3", "multi_node", f"{MAPPING} `3`"),
+    ("^expected_results: []", "expected_results", MAPPING),
+    ("^training_overrides: [a=b]", "training_overrides", f"{MAPPING} a list"),
+    ("multi_node:\n  ^extra_env: A=1", "multi_node.extra_env", MAPPING),
+    # paths
+    ("^container_mount_path: mnt", "container_mount_path", ABSOLUTE),
+    ("rccl:\n  ^build_path: rccl", "rccl.build_path", ABSOLUTE),
+    ("^base_config: /etc/passwd", "base_config", INSIDE),
+    ("^base_config: ../x.yaml", "base_config", INSIDE),
+    ("^build_script: a/../../b.sh", "build_script", INSIDE),
+    ("^experiment_script: /e.sh", "experiment_script", INSIDE),
+    ("analysis:\n  ^tracelens_script: ../t.sh", "analysis.tracelens_script", INSIDE),
+    ("analysis:\n  ^gemm_script: /g.sh", "analysis.gemm_script", INSIDE),
+    ("multi_node:\n  ^train_script: ''", "multi_node.train_script", INSIDE),
+    # keys of maps
+    ("environment:\n  ^on: x", "environment.on", f"the key `on` is not read as text; {QUOTES}"),
+    ("environment:\n  ^null: x", "environment.null", QUOTES),
+    ("training_overrides:\n  ^2024-01-31: x", "training_overrides.2024-01-31", QUOTES),
+    ("training_overrides:\n  ^a=b: c", "training_overrides.a=b", "is no key of the training config"),
+    ("training_overrides:\n  ^'a b': c", "training_overrides.a b", "is no key of the training config"),
+    ("environment:\n  ^'A=B': c", "environment.A=B", "cannot be the name of a variable"),
+    ("environment:\n  ^CVS_RUN_ID: x", "environment.CVS_RUN_ID", "is set by cvs"),
+    ("multi_node:\n  extra_env:\n    ^TORCHELASTIC_RUN_ID: x", "multi_node.extra_env.TORCHELASTIC_RUN_ID", "is set by cvs"),
+    # given twice
+    ("gpus_per_node: 2\n^gpus_per_node: 4", "gpus_per_node", "is given twice, first in line 2"),
+    ("docker: {image: a}\n^docker: {image: b}", "docker", "is given twice, first in line 2"),
+    ("docker:\n  image: a\n  ^image: b", "docker.image", "is given twice, first in line 3"),
+    ("environment: {A: '1', B: '2', ^A: '3'}", "environment.A", "is given twice, first in line 2"),
+    # what holds only together
+    ("^aorta_auto_clone: true", "aorta_auto_clone", "true needs aorta_clone_url"),
+    ("gpus_per_node: 2\nmulti_node:\n  ^nproc_per_node: 3", "multi_node.nproc_per_node", "3 is more than gpus_per_node (2)"),
+    ("multi_node:\n  ^master_launch_mode: script", "multi_node.master_launch_mode", "the cluster file has 2"),
+    ("multi_node:\n  extra_torchrun_args:\n    - ^--nnodes=3", "multi_node.extra_torchrun_args.0", "--nnodes is set by cvs"),
+    ("multi_node: {extra_torchrun_args: [--a, ^--node-rank]}", "multi_node.extra_torchrun_args.1", "is set by cvs"),
+    ("multi_node: {extra_torchrun_args: [^--standalone]}", "multi_node.extra_torchrun_args.0", "is set by cvs"),
+    ("multi_node: {extra_train_args: [^--config=x]}", "multi_node.extra_train_args.0", "--config is set by cvs"),
+    ("multi_node: {extra_train_args: [^--override]}", "multi_node.extra_train_args.0", "is set by cvs"),
+    ("environment:\n  ^GLOO_SOCKET_IFNAME: ^lo", "environment.GLOO_SOCKET_IFNAME", "NCCL's spelling"),
+    ("multi_node:\n  extra_env:\n    ^GLOO_SOCKET_IFNAME: =eth0", "multi_node.extra_env.GLOO_SOCKET_IFNAME", "Gloo takes"),
+    # placeholders
+    ("docker:\n  ^image: <changeme>", "docker.image", LEFT),
+    ("environment:\n  ^A: x<CHANGEME>y", "environment.A", LEFT),
+    ("environment:\n  ^<changeme>: x", "environment.<changeme>", "write your own name"),
+    ("docker:\n  ^container_name: '{usr}'", "docker.container_name", "unknown placeholder {usr} (known here: {user-id}"),
+    ("multi_node:\n  extra_train_args: [a, ^'{x}']", "multi_node.extra_train_args.1", "unknown placeholder {x}"),
+]  # fmt: skip
+ALONE: list[tuple[str, str, str]] = [
+    ("^{}", "aorta_path", "is required and missing"),
+    ("^gpus_per_node: 2\n", "aorta_path", "is required and missing"),
+    ("^aorta_path: aorta\n", "aorta_path", f"aorta {ABSOLUTE}"),
+    ("^aorta_path: ~/aorta\n", "aorta_path", ABSOLUTE),
+    ("^aorta_path: <changeme>\n", "aorta_path", LEFT),
+    ("^aorta_path:\n", "aorta_path", QUOTES),
+    ("^aorta_path: 3\n", "aorta_path", ABSOLUTE),
+    ('{\n  "aorta_path": "/a",\n  ^"gpus_per_node": "8"\n}', "gpus_per_node", WHOLE),
+    ('{"aorta_path": "/a", "environment": {^"A": 3}}', "environment.A", f"`3` {TEXT}; {QUOTES}"),
+    ('{"aorta_path": "/a", ^"skip_rccl_build": null}', "skip_rccl_build", BOOL),
+    ('{"aorta_path": "/a", "docker": {"image": "a", ^"image": "b"}}', "docker.image", "is given twice, first in line 1"),
+]  # fmt: skip
+
+NODES = '"node_dict": {"a": {"vpc_ip": "10.0.0.1"}, "b": {"vpc_ip": "10.0.0.2"}}'
+CLUSTER: list[tuple[str, str, str]] = [
+    ("^{%s}" % NODES, "username", "is required and missing"),
+    ('^{"usernam": "a", %s}' % NODES, "username", "is required and missing (is usernam meant for it?)"),
+    ('^{"username": "a"}', "node_dict", "is required and missing"),
+    ('{^"username": 3, %s}' % NODES, "username", f"`3` {TEXT}; {QUOTES}"),
+    ('{^"username": null, %s}' % NODES, "username", f"null {TEXT}"),
+    ('{^"username": ["a"], %s}' % NODES, "username", f"a list {TEXT}"),
+    ('{^"username": "<changeme>", %s}' % NODES, "username", LEFT),
+    ('{^"username": "{usr}", %s}' % NODES, "username", "unknown placeholder {usr}"),
+    ('{"username": "a", ^"node_dict": {}}', "node_dict", "needs at least 1 entry"),
+    ('{"username": "a", ^"node_dict": ["a"]}', "node_dict", f"{MAPPING} a list"),
+    ('{"username": "a",\n "node_dict": {\n  ^"a": {}}}', "node_dict.a.vpc_ip", "is required and missing"),
+    ('{"username": "a",\n "node_dict": {\n  "a": {^"vpc_ip": 10}}}', "node_dict.a.vpc_ip", TEXT),
+    ('{"username": "a", "node_dict": {"a": {"vpc_ip": "x", ^"bmc_ip": 4}}}', "node_dict.a.bmc_ip", TEXT),
+    ('{"username": "a", "node_dict": {"a": {"vpc_ip": "x", "env_vars": {^"N": 3}}}}', "node_dict.a.env_vars.N", TEXT),
+    ('{"username": "a", "node_dict": {^"a": "x"}}', "node_dict.a", f"{MAPPING} 'x'"),
+    ('{"username": "a", "node_dict": {^"h:22": {"vpc_ip": "x"}}}', "node_dict.h:22", "the port goes into ssh_port: 22"),
+    ('{"username": "a", "node_dict": {^"a b": {"vpc_ip": "x"}}}', "node_dict.a b", "is no host name, IPv4 or IPv6 address"),
+    ('{"username": "a", "node_dict": {^"../x": {"vpc_ip": "x"}}}', "node_dict.../x", "is no host name"),
+    ('{"username": "a", "node_dict": {^"<changeme>": {"vpc_ip": "x"}}}', "node_dict.<changeme>", LEFT),
+    ('{"username": "a", "node_dict": {"a": {"vpc_ip": "x"}, "b": {^"vpc_ip": "x"}}}', "node_dict.b.vpc_ip", "x is the vpc_ip of a, too"),
+    ('{"username": "a", "node_dict": {"a": {"vpc_ip": "x"}, ^"a": {"vpc_ip": "y"}}}', "node_dict.a", "is given twice"),
+    ('{"username": "a",\n ^"username": "b", %s}' % NODES, "username", "is given twice, first in line 1"),
+    ('{"username": "a", "head_node_dict": {^"mgmt_ip": "bb"}, %s}' % NODES, "head_node_dict.mgmt_ip", "did you mean b?"),
+    ('{"username": "a", ^"head_node_dict": "a", %s}' % NODES, "head_node_dict", MAPPING),
+    ('{"username": "a", ^"transport": "telnet", %s}' % NODES, "transport", "must be 'ssh' or 'local', found 'telnet'"),
+    ('{"username": "a", ^"host_key_policy": "none", %s}' % NODES, "host_key_policy", "must be 'strict' or 'accept-new'"),
+    ('{"username": "a", ^"ssh_port": "22", %s}' % NODES, "ssh_port", f"'22' {WHOLE}"),
+    ('{"username": "a", ^"ssh_port": 22.0, %s}' % NODES, "ssh_port", f"`22.0` {WHOLE}"),
+    ('{"username": "a", ^"ssh_port": 2e1, %s}' % NODES, "ssh_port", WHOLE),
+    ('{"username": "a", ^"ssh_port": 0, %s}' % NODES, "ssh_port", "at least 1"),
+    ('{"username": "a", ^"ssh_port": 65536, %s}' % NODES, "ssh_port", "at most 65535"),
+    ('{"username": "a", ^"max_parallel": 0, %s}' % NODES, "max_parallel", "at least 1"),
+    ('{"username": "a", ^"max_parallel": null, %s}' % NODES, "max_parallel", WHOLE),
+    ('{"username": "a", ^"priv_key_file": 7, %s}' % NODES, "priv_key_file", TEXT),
+    ('{"username": "a", ^"password": 7, %s}' % NODES, "password", "a secret is text"),
+    ('{"username": "a", ^"priv_key_passphrase": [], %s}' % NODES, "priv_key_passphrase", "a secret is text"),
+    ('{"username": "a", ^"password": "${CVS_NOT_SET}", %s}' % NODES, "password", "variable CVS_NOT_SET is not set"),
+    ('{"username": "a", ^"jump_host": true, %s}' % NODES, "jump_host", f"true {TEXT}"),
+    ('{"username": "a", ^"ssh_config": {}, %s}' % NODES, "ssh_config", f"a mapping {TEXT}"),
+    ('{"username": "a", ^"known_hosts": 1, %s}' % NODES, "known_hosts", TEXT),
+    ('{"username": "a", ^"home_mount_dir_name": null, %s}' % NODES, "home_mount_dir_name", TEXT),
+    ('{"username": "a", ^"node_dir_name": 1, %s}' % NODES, "node_dir_name", TEXT),
+    ('{"username": "a", ^"env_vars": [], %s}' % NODES, "env_vars", MAPPING),
+    ('{"username": "a", "env_vars": {^"A": true}, %s}' % NODES, "env_vars.A", TEXT),
+    ('{"username": "a", "env_vars": {^"A=B": "x"}, %s}' % NODES, "env_vars.A=B", "cannot be the name of a variable"),
+    ('{"username": "a", "env_vars": {^"GLOO_SOCKET_IFNAME": "=eth0"}, %s}' % NODES, "env_vars.GLOO_SOCKET_IFNAME", "NCCL's"),
+    ("username: a\nnode_dict:\n  a:\n    ^vpc_ip: off\n", "node_dict.a.vpc_ip", QUOTES),
+    ("username: a\nnode_dict:\n  ^on: {vpc_ip: x}\n", "node_dict.on", "the key `on` is not read as text"),
+]  # fmt: skip
+
+
+def placed(text: str) -> tuple[str, str]:
+    """The text without the first `^`, and line:column of where that stood."""
+    before, _, after = text.partition("^")
+    return before + after, f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+
+
+def one_problem(load: Any, file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    told = caught.value.problems
+    assert len(told) == 1, told
+    raise caught.value
+
+
+def expect(load: Any, file: Path, marked: str, key: str, words: str) -> None:
+    text, place = placed(marked)
+    with pytest.raises(ConfigError) as caught:
+        one_problem(load, file, text)
+    line = str(caught.value)
+    assert line.startswith(f"{file}:{place}: {key}: "), line
+    assert words in line
+    assert "\n" not in line
+
+
+def of_aorta(file: Path) -> object:
+    return load_aorta(file, TWO_NODES)
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(AORTA) + len(ALONE) + len(CLUSTER) >= 190
+
+
+@pytest.mark.parametrize(("marked", "key", "words"), AORTA, ids=[row[0] for row in AORTA])
+def test_in_the_benchmark_file(tmp_path: Path, marked: str, key: str, words: str) -> None:
+    expect(of_aorta, tmp_path / "aorta.yaml", f"aorta_path: /a\n{marked}\n", key, words)
+
+
+@pytest.mark.parametrize(("marked", "key", "words"), ALONE, ids=[row[0] for row in ALONE])
+def test_in_a_whole_benchmark_file(tmp_path: Path, marked: str, key: str, words: str) -> None:
+    expect(of_aorta, tmp_path / "aorta.yaml", marked, key, words)
+
+
+@pytest.mark.parametrize(("marked", "key", "words"), CLUSTER, ids=[row[0] for row in CLUSTER])
+def test_in_the_cluster_file(tmp_path: Path, marked: str, key: str, words: str) -> None:
+    expect(
+        load_cluster, tmp_path / ("cluster.json" if marked[0] in "^{" else "cluster.yaml"), marked, key, words
+    )
+
+
+# --- syntax -----------------------------------------------------------------------------------------------
+
+SYNTAX = [
+    ("aorta.yaml", "aorta_path: [/a\n^", "expected ',' or ']'"),
+    ("aorta.yaml", "aorta_path: /a\ndocker:\n^\timage: x\n", "cannot start any token"),
+    ("aorta.yaml", "aorta_path: /a\nx: ^*none\n", "undefined alias"),
+    ("aorta.yaml", "aorta_path: ^!!python/object:os.system x\n", "has no meaning here"),
+    ("aorta.yaml", "aorta_path: ^!mine x\n", "has no meaning here"),
+    ("aorta.yaml", "aorta_path: /a\n^---\naorta_path: /b\n", "another document"),
+    ("aorta.yaml", "aorta_path: /a\n? ^[x]\n: y\n", "a key is a text"),
+    ("aorta.yaml", "aorta_path: /a\nx: {<<: [^y]}\n", "only a mapping can be merged"),
+    ("cluster.json", '{"username": "a",^}', "comma before a closing bracket"),
+    ("cluster.json", '{\n  "username": "a"\n  ^"node_dict": {}\n}', "delimiter"),
+    ("cluster.json", '{"username": ^NaN}', "NaN is no number in JSON"),
+    ("cluster.json", "{^'username': 'a'}", "double quotes"),
+    ("cluster.json", '{"username": ^"a\n"}', ""),
+]
+
+
+@pytest.mark.parametrize(("name", "marked", "words"), SYNTAX, ids=[row[1] for row in SYNTAX])
+def test_syntax_is_told_with_the_line_and_a_caret(tmp_path: Path, name: str, marked: str, words: str) -> None:
+    text, place = placed(marked)
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        of_aorta(file) if name.startswith("aorta") else load_cluster(file)
+    first, excerpt, caret = str(caught.value).split("\n")
+    line, column = map(int, first.removeprefix(f"{file}:").split(":")[:2])
+    if words:
+        assert f"{line}:{column}" == place, first
+        assert words in first
+    shown = text.split("\n")[line - 1] if line <= len(text.split("\n")) else ""
+    assert excerpt == "    " + shown.replace("\t", " ")
+    assert caret == "    " + " " * (column - 1) + "^"
+
+
+def bomb(levels: int) -> str:
+    """Aliases of aliases: ten to the power of `levels` values in a few lines."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "aorta_path: /a\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (bomb(9), "unfolds to more than any file needs"),
+        ("aorta_path: /a\nx: &x [*x]\n", "unfolds to more than any file needs"),
+        ("aorta_path: " + "[" * 5000, "nest"),
+        ('{"a":' * 100_000, "maximum nesting depth"),
+        ("", "is empty"),
+        ("# only a comment\n", "a mapping of keys is expected"),
+        ("- a\n- b\n", "holds a list"),
+        ("text", "holds a single value"),
+        ('{"username": "a", "node_dict": {}}', "looks like a cluster file; give it as --cluster_file"),
+    ],
+    ids=["bomb", "circle", "deep", "deep json", "empty", "comment", "list", "text", "cluster"],
+)
+def test_what_is_no_benchmark_file_at_all(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "aorta.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=rf"^{file}.*{words}"):
+        of_aorta(file)
+
+
+def test_a_benchmark_file_is_no_cluster_file(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("aorta_path: /a\n")
+    with pytest.raises(ConfigError, match="looks like a benchmark file; give it as --config_file"):
+        load_cluster(tmp_path / "x.yaml")
+
+
+# --- several at once, and what is no mistake --------------------------------------------------------------
+
+
+def test_all_of_both_files_at_once_in_their_order(tmp_path: Path) -> None:
+    cluster, bench = tmp_path / "cluster.json", tmp_path / "aorta.yaml"
+    cluster.write_text('{"username": 3,\n "transport": "x",\n "node_dict": {"a": {}}}')
+    bench.write_text(
+        "runtime: x\naorta_path: a\nimage: i\ngpus_per_node: 0\nmulti_node: {extra_train_args: [--config]}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_files(cluster, bench)
+    places = [line.removeprefix(f"{tmp_path}/").split(": ")[:2] for line in caught.value.problems]
+    assert places == [
+        ["cluster.json:1:2", "username"],
+        ["cluster.json:2:2", "transport"],
+        ["cluster.json:3:16", "node_dict.a.vpc_ip"],
+        ["aorta.yaml:1:1", "runtime"],
+        ["aorta.yaml:2:1", "aorta_path"],
+        ["aorta.yaml:3:1", "image"],
+        ["aorta.yaml:4:1", "gpus_per_node"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffaorta_path: /a\n",
+        "aorta_path: /a\r\ngpus_per_node: 2\r\n",
+        "environment: &e {A: '1'}\naorta_path: /a\nmulti_node: {extra_env: {<<: *e, A: '2'}}\n",
+        "aorta_path: /a\nexpected_results: {max_avg_iteration_ms: null, min_compute_ratio: ~, min_overlap_ratio: }\n",
+        '{\n\t"aorta_path": "/a",\n\t"environment": {"FACE": "\\ud83d\\ude00"}\n}',
+        'aorta_path: "/a b/ü"\n',
+    ],
+    ids=["byte-order mark", "CRLF", "merge", "null", "JSON with tabs and surrogates", "unicode"],
+)
+def test_what_is_no_mistake(tmp_path: Path, text: str) -> None:
+    (tmp_path / "aorta.yaml").write_text(text, newline="")
+    assert load_aorta(tmp_path / "aorta.yaml", TWO_NODES).aorta_path.startswith("/a")
+
+
+def test_a_good_file_of_ten_thousand_nodes_looks_up_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = ",\n".join(
+        f'"n{n:05}": {{"vpc_ip": "10.{n // 65536}.{n // 256 % 256}.{n % 256}"}}' for n in range(10_000)
+    )
+    (tmp_path / "cluster.json").write_text(f'{{"username": "a", "node_dict": {{{nodes}}}}}')
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a place was looked up")
+
+    monkeypatch.setattr(Document, "place", refuse)
+    assert len(load_cluster(tmp_path / "cluster.json").node_dict) == 10_000
+
+
+def test_a_secret_is_not_shown_in_the_message_about_it(tmp_path: Path) -> None:
+    (tmp_path / "aorta.json").write_text('{"aorta_path": "/a", "environment": {"HF_TOKEN": 424242}}')
+    with pytest.raises(ConfigError) as caught:
+        of_aorta(tmp_path / "aorta.json")
+    assert "424242" not in str(caught.value)
+    assert "environment.HF_TOKEN" in str(caught.value)
