@@ -487,9 +487,12 @@ class TraceWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self.settings, self.rank, self.folder = settings, rank, folder
         self.failure: OSError | RuntimeError | None = None
+        self.windows = 0
+        """Windows that are over."""
 
     def __call__(self, profiler: profile) -> None:
         """Write the window that has just ended."""
+        self.windows += 1
         process = f"{socket.gethostname()}_{os.getpid()}"
         names = trace_names(self.settings, process, time.time_ns(), profiler.step_num)
         try:
@@ -542,8 +545,12 @@ def traced_steps(job: Job, rank: int, folder: Path, device: torch.device) -> Ite
     with make_profiler(job.profiling, writer, device) as profiler:
 
         def next_step() -> None:
+            before = writer.windows
             profiler.step()
             writer.raise_failure()
+            if writer.windows > before:
+                # What happens to one rank from here on costs no other its trace of this window.
+                dist.barrier()
 
         yield next_step
     writer.raise_failure()
