@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -10,6 +11,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from conftest import PACKAGE
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.config.loader import read_aorta, read_cluster
 from cvs.launch import plan_aorta
@@ -197,3 +199,14 @@ def test_a_placeholder_changes_what_the_benchmark_file_says(key: str, tmp_path: 
 @pytest.mark.parametrize("key", WITHOUT_EFFECT)
 def test_the_named_exception_has_none(key: str) -> None:
     assert plan_of(changed(CLUSTER, key, "10.9.9.9"), AORTA) == plan_of(CLUSTER, AORTA)
+
+
+SAMPLES = {AortaConfig: "config_file/aorta/aorta_benchmark.yaml", ClusterConfig: "cluster_file/cluster.json"}
+
+
+@pytest.mark.parametrize("model", SAMPLES)
+def test_every_key_stands_in_the_commented_sample(model: type[BaseModel]) -> None:
+    text = (PACKAGE / "input" / SAMPLES[model]).read_text("utf-8")
+    keys = [key for key in keys_of(model) if not key.endswith("*")]
+    missing = [key for key in keys if not re.search(rf"\b{key.rpartition('.')[2]}\b", text)]
+    assert missing == []
