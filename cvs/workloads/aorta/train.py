@@ -604,7 +604,7 @@ class Trainer:
         if self.model is self.network:
             self._average_gradients()
         self.optimizer.step()
-        return float(loss)
+        return float(loss.item())
 
     def _average_gradients(self) -> None:
         """One parameter after the other, so that nothing can overlap with backward."""
