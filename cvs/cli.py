@@ -27,11 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> int:
-    if words[:1] == ["run"] and len(words) == 1:
-        return run.usage_error(f"name a suite: {', '.join(suites.suites())}")
-    if words[:1] == ["run"] and not words[1].startswith("-"):
-        return run.run(words[1], words[2:])  # what follows is pytest's
-    parser = _parser()
+    if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):
+        return run.run(words[1:])
+    parser = command_line()
     arguments = parser.parse_args(words)
     if arguments.command is None:
         parser.print_help()
@@ -40,7 +38,8 @@ def _command(words: list[str]) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """All commands with their options, for help and for completion."""
     parser = argparse.ArgumentParser(
         prog="cvs",
         description="Cluster validation suite: do N nodes really train together at full speed?",
@@ -51,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in (run, suites, check_config, copy_config, generate, schema):
         module.add(commands)
-    completion.add(commands, _parser)
+    completion.add(commands, command_line)
     return parser
 
 

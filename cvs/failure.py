@@ -4,9 +4,12 @@ torchrun blames victims: of the ranks that lose a dead peer it names the first i
 those that waited. The evidence is weighed instead, over all nodes, strongest first:
 
 1. a rank that a signal ended, unless torchrun or cvs sent it;
-2. a rank with an error that is no loss of a peer and no time-out;
+2. a rank with an error that is no loss of a peer and no time-out, or that ended by itself with a code;
 3. where there are only time-outs: the ranks that were ended without an error of their own did not arrive;
-4. the node that ended first.
+4. where a launcher died without a word about its ranks: the ranks that left no word either;
+5. the node that ended first.
+
+Nodes that cvs stopped because time was over, or the user had enough, are nobody's first failure.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class RankTrail:
     rank: int
     local_rank: int
     error: str | None = None
-    """Message of its error file; None where it has none."""
+    """Message of its error file, empty where that tells nothing; None where it has none."""
     stderr: str = ""
     stdout: str = ""
     log: str | None = None
@@ -87,12 +90,14 @@ def first_failure(trails: Sequence[NodeTrail]) -> Failure | None:
     Args: trails: one per node that was started.
     """
     by_end = sorted(trails, key=lambda trail: (trail.seconds is None, trail.seconds, trail.node_rank))
-    if all(trail.exit_code == 0 for trail in by_end):
+    if all(trail.exit_code == 0 or trail.stopped_by_cvs for trail in by_end):
         return None
     rules: list[Callable[[Sequence[NodeTrail]], _Suspect | None]] = [
         _ended_by_signal,
         _own_error,
+        _own_exit,
         _did_not_arrive,
+        _without_a_word,
         _first_to_end,
     ]
     suspect = next(found for rule in rules if (found := rule(by_end)))
@@ -120,6 +125,18 @@ def _own_error(trails: Sequence[NodeTrail]) -> _Suspect | None:
     return None
 
 
+def _own_exit(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    """A rank that ended with a code and no exception, such as a trainer that refuses its options."""
+    for trail in trails:
+        for verdict in reversed(list(_verdicts(trail))):  # torchrun tells the root cause last
+            if verdict.exit_code > 0 and not _PEER_LOSS.search(_said(trail, verdict.rank)):
+                stderr = _PREFIX.sub("", _stderr_of(trail, verdict.rank))
+                words = [line for line in stderr.splitlines() if line.strip()]
+                said = f": {_one_line(words[-1])}" if words else ""
+                return _Suspect(trail, [verdict.rank], f"ended with exit code {verdict.exit_code}{said}")
+    return None
+
+
 def _did_not_arrive(trails: Sequence[NodeTrail]) -> _Suspect | None:
     if not any(_speaks(rank) for trail in trails for rank in trail.ranks):
         return None
@@ -133,16 +150,32 @@ def _did_not_arrive(trails: Sequence[NodeTrail]) -> _Suspect | None:
 
 def _speaks(rank: RankTrail) -> bool:
     """Whether the rank had an error of any kind, a lost peer included."""
-    return bool(rank.error or _last_exception(rank.stderr) or _PEER_LOSS.search(rank.stderr))
+    return rank.error is not None or bool(_last_exception(rank.stderr) or _PEER_LOSS.search(rank.stderr))
+
+
+def _without_a_word(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    """Ranks without a word under a launcher without a summary, where all others lost a peer.
+
+    torchrun 2.13 dies of a rank's half-written error file before it tells which rank ended how.
+    """
+    for trail in trails:
+        silent = [rank.rank for rank in trail.ranks if not _speaks(rank)]
+        launcher_died = bool(trail.exit_code) and not any(_verdicts(trail)) and not _was_stopped(trail)
+        others_speak = any(_speaks(rank) for other in trails for rank in other.ranks)
+        if silent and launcher_died and others_speak:
+            return _Suspect(trail, silent, "ended without a word, and so did the launcher about it")
+    return None
+
+
+def _was_stopped(trail: NodeTrail) -> bool:
+    """Whether somebody stopped the launcher: cvs, or another by a signal."""
+    return trail.stopped_by_cvs or "SignalException" in (_last_exception(trail.output) or "")
 
 
 def _first_to_end(trails: Sequence[NodeTrail]) -> _Suspect:
-    failed = [trail for trail in trails if trail.exit_code != 0 and not trail.stopped_by_cvs]
-    trail = (failed or [trail for trail in trails if trail.exit_code != 0])[0]
+    trail = next(trail for trail in trails if trail.exit_code != 0 and not trail.stopped_by_cvs)
     if trail.exit_code is None:
         return _Suspect(trail, [], "was started and did not end")
-    if trail.stopped_by_cvs:
-        return _Suspect(trail, [], "did not end by itself and was stopped")
     if trail.exit_code < 0:
         return _Suspect(trail, [], f"lost its launcher to signal {-trail.exit_code}")
     return _Suspect(trail, [], f"ended first, with exit code {trail.exit_code}{_last_words(trail)}")
@@ -160,6 +193,11 @@ def _verdicts(trail: NodeTrail) -> Iterator[_Verdict]:
 
 def _stderr_of(trail: NodeTrail, rank: int) -> str:
     return "".join(left.stderr for left in trail.ranks if left.rank == rank)
+
+
+def _said(trail: NodeTrail, rank: int) -> str:
+    """Error file and stderr of a rank."""
+    return "\n".join(f"{left.error or ''}\n{left.stderr}" for left in trail.ranks if left.rank == rank)
 
 
 def _last_exception(text: str) -> str | None:

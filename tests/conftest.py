@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import cvs
+from cvs.cli import main
 from cvs.config import AortaConfig, ClusterConfig, load_aorta, load_cluster
 from cvs.launch import Site, plan_aorta
 from cvs.models import Failure, NodeResult, RunResult, RunStatus, TraceFile
@@ -21,6 +25,56 @@ REPOSITORY = PACKAGE.parent
 TRACES = Path(__file__).parent / "data" / "traces"
 LOCAL_CLUSTER = PACKAGE / "input" / "cluster_file" / "local_cluster.json"
 LOCAL_AORTA = PACKAGE / "input" / "config_file" / "aorta" / "aorta_local.yaml"
+PLANS = Path(__file__).parent / "data" / "plans"
+WITH_TORCH = {"TORCH_PYTHON": os.environ.get("TORCH_PYTHON") or sys.executable}
+"""Environment of a call that runs a job."""
+
+Done = subprocess.CompletedProcess[str]
+
+
+def run_cvs(*words: str, cwd: Path | None = None, **environment: str) -> Done:
+    """The command line, as a process of its own."""
+    return _call([sys.executable, "-m", "cvs.cli", *words], cwd, environment)
+
+
+def run_bash(script: str, cwd: Path) -> Done:
+    """A script of bash that ends at the first command to fail; the `cvs` of these tests is first in PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return _call(["bash", "-ec", script], cwd, {"PATH": path})
+
+
+def _call(argv: list[str], cwd: Path | None, environment: dict[str, str]) -> Done:
+    return subprocess.run(
+        argv, cwd=cwd, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line within this process, in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        try:
+            code = main(words)
+        except SystemExit as end:  # of argparse
+            code = int(end.code or 0)
+        return Done(words, code, *capsys.readouterr())
+
+    return run
+
+
+def assert_refused(done: Done, code: int, *messages: str) -> None:
+    """The command ended with `code`, said this much on stderr, and nothing else on stdout."""
+    assert done.returncode == code, done.stdout + done.stderr
+    for message in messages:
+        assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 @dataclass(frozen=True)
@@ -121,3 +175,13 @@ def report_of(folder: Path) -> dict[str, object]:
     """The JSON report of a run."""
     report: dict[str, object] = json.loads((folder / "aorta_benchmark_report.json").read_text())
     return report
+
+
+def assert_as_planned(on_paper: str, folder: RunFolder) -> None:
+    """What `--dry-run --json` printed is what the run recorded, but for what only a run knows."""
+    recorded = folder.load_manifest().plan
+    port = recorded.rendezvous.port
+    known = on_paper.replace("<run id>", folder.run_id).replace("<free port on the head>", str(port))
+    planned = json.loads(known)
+    planned["rendezvous"]["port"] = port
+    assert planned == json.loads(recorded.model_dump_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,13 @@ def _check(arguments: argparse.Namespace) -> int:
     else:
         for key, value, source in rows:
             print(f"{key} = {_shown(value)}  [{source}]")
-        for warning in cluster.config.warnings():
-            print(f"warning: {warning}")
+    for warning in cluster.config.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 
 def _rows(loaded: Loaded[Any]) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and source of everything in a file, the file's name before the key."""
+    """Key, value and source of everything in a file."""
     for key, value in _leaves(loaded.config.resolved(), ()):
         given = loaded.document.is_given(key)
         line, _ = loaded.document.place(key)

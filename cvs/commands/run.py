@@ -43,22 +43,27 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON")
 
 
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""How shells complete a file name: shtab's own `FILE`, which would have to be imported at every start."""
+
+
 def add_file_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """Declare the two files."""
     for name, what in (("cluster", "the machines"), ("config", "the job and its limits")):
         option = parser.add_argument(
             f"--{name}_file", f"--{name}-file", metavar="FILE", required=required, help=what
         )
-        option.complete = {"bash": "_filedir", "zsh": "_files"}  # type: ignore[attr-defined]
+        option.complete = _FILES  # type: ignore[attr-defined]
 
 
-def run(name: str, words: list[str]) -> int:
-    """Run the suite `name`; pytest's exit code."""
-    suite, _, case = name.partition("::")
-    if suite not in suites():
-        return usage_error(unknown_suite(suite))
+def run(words: list[str]) -> int:
+    """Run the suite that is the first of `words`, or stands behind options; pytest's exit code."""
+    at = next((index for index, word in enumerate(words) if word.partition("::")[0] in suites()), None)
+    if at is None:
+        return _usage_error(_no_suite_in(words))
+    suite, _, case = words[at].partition("::")
     module = suites()[suite]
-    named, options = _split(words, set(cases(module)))
+    named, options = _split([*words[:at], *words[at + 1 :]], set(cases(module)))
     if "--dry-run" in options or "--dry_run" in options:
         return _dry_run(suite, module, options)
     import pytest  # takes longer than all that `cvs --help` needs
@@ -67,7 +72,13 @@ def run(name: str, words: list[str]) -> int:
     return int(pytest.main([*_own_options(), *targets, *options]))
 
 
-def usage_error(message: str) -> int:
+def _no_suite_in(words: list[str]) -> str:
+    if words and not words[0].startswith("-"):
+        return unknown_suite(words[0].partition("::")[0])
+    return f"name a suite: {', '.join(suites())}"
+
+
+def _usage_error(message: str) -> int:
     """Tell what is wrong with the words after `cvs run`; pytest's exit code for it."""
     print(f"cvs: {message}\nusage: {USAGE}", file=sys.stderr)
     return 4
@@ -109,7 +120,8 @@ def _dry_run(suite: str, module: Path, words: list[str]) -> int:
     from cvs.plugin import DEFAULT_RUNS_DIR, Benchmark, parse_overrides
     from cvs.reports.plan_text import plan_text
 
-    parser = argparse.ArgumentParser(prog="cvs run", add_help=False)
+    # No abbreviations: what is not spelled out here is pytest's, such as --co.
+    parser = argparse.ArgumentParser(prog="cvs run", add_help=False, allow_abbrev=False)
     add_file_options(parser, required=True)
     parser.add_argument("--runs_dir", "--runs-dir", default=DEFAULT_RUNS_DIR)
     parser.add_argument("--training_overrides", "--training-overrides", default="")
@@ -120,11 +132,11 @@ def _dry_run(suite: str, module: Path, words: list[str]) -> int:
     cluster, bench = benchmark.load_files(Path(arguments.cluster_file), Path(arguments.config_file))
     runner = benchmark.runner(cluster, bench.with_overrides(parse_overrides(arguments.training_overrides)))
     plan = runner.plan_on_paper(Path(arguments.runs_dir).resolve() / suite / "nodes")
+    notes = runner.validate_config()
     try:
         runner.refuse_unsupported()
-        notes = runner.validate_config()
     except ConfigError as error:
-        notes = [*runner.validate_config(), *error.problems]
+        notes = [*notes, *error.problems]
     print(plan.model_dump_json(indent=2) if arguments.json else plan_text(plan), flush=True)
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)

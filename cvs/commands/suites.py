@@ -43,9 +43,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog="example:\n  cvs list test_aorta\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "suite", nargs="?", metavar="SUITE", choices=None, help="show the cases of this suite"
-    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="show the cases of this suite")
     parser.set_defaults(handler=_list)
 
 

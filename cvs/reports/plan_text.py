@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from cvs.launch import ContainerPlan, LaunchPlan, NodePlan
+from cvs.launch import ContainerPlan, LaunchPlan, Limits, NodePlan
 
 _COLLECTED = "torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, tracelens_analysis/**"
 _NOTHING = "nothing (multi_node.collect_traces: false)"
@@ -20,20 +20,40 @@ def plan_text(plan: LaunchPlan) -> str:
 
 
 def _job(plan: LaunchPlan) -> Iterator[str]:
-    meeting, limits = plan.rendezvous, plan.limits
-    ranks = f"{plan.num_nodes} nodes x {plan.local_world_size} ranks = {plan.world_size} ranks"
-    port = meeting.port or "a free one on the head"
+    shape = f"{_count(plan.num_nodes, 'node')} x {_count(plan.local_world_size, 'rank')}"
+    devices = f"accelerator {plan.accelerator}, {plan.gpus_per_node} per node"
     checks = ["evidence", *(f"{name} {limit:g}" for name, limit in plan.checks.items())]
-    yield f"{plan.benchmark}: {ranks}"
-    yield f"  mode         {plan.mode}; runtime {plan.runtime}; accelerator {plan.accelerator}"
-    yield f"  rendezvous   {meeting.address}, port {port}, id {meeting.id}"
-    yield (
-        f"  limits       set-up and run {limits.total:g} s, join {limits.join:g} s, grace {limits.grace:g} s,"
-        f" shutdown {limits.shutdown:g} s, collection {limits.transfer:g} s, teardown {limits.teardown:g} s"
-    )
-    yield f"  side by side {plan.max_parallel} nodes"
+    yield f"{plan.benchmark}: {shape} = {_count(plan.world_size, 'rank')}"
+    yield f"  mode         {plan.mode}; runtime {plan.runtime}; {devices}"
+    yield f"  rendezvous   {_meeting(plan)}"
+    yield f"  limits       {_limits(plan.limits)}"
+    yield f"  side by side {_count(plan.max_parallel, 'node')}"
     yield f"  collected    {_COLLECTED if plan.collect_traces else _NOTHING}"
     yield f"  checked      {', '.join(checks)}"
+
+
+def _meeting(plan: LaunchPlan) -> str:
+    if plan.mode == "script":
+        return "the script's own"
+    meeting = plan.rendezvous
+    return f"{meeting.address}, port {meeting.port or 'a free one on the head'}, id {meeting.id}"
+
+
+def _limits(limits: Limits) -> str:
+    seconds = {
+        "set-up and run": limits.total,
+        "join": limits.join,
+        "grace": limits.grace,
+        "shutdown": limits.shutdown,
+        "after the first end": limits.after_first_end,
+        "collection": limits.transfer,
+        "teardown": limits.teardown,
+    }
+    return ", ".join(f"{name} {limit:g} s" for name, limit in seconds.items())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _node(node: NodePlan, plan: LaunchPlan) -> Iterator[str]:
@@ -89,10 +109,13 @@ def _container(container: ContainerPlan) -> Iterator[str]:
     yield f"    mounts     {mounts}"
     groups = ", ".join(container.groups) or "none"
     yield f"    devices    {', '.join(container.devices) or 'none'}; groups {groups}"
-    sizes = {name: "unlimited" if size < 0 else size for name, size in container.ulimits.items()}
-    limits = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    limits = ", ".join(f"{name} {_size(size)}" for name, size in container.ulimits.items())
     yield (
         f"    settings   user {container.user}, privileged {str(container.privileged).lower()}, network"
         f" {container.network_mode}, ipc {container.ipc_mode}, shm {container.shm_size},"
         f" {', '.join((*container.cap_add, *container.security_opt))}, {limits}"
     )
+
+
+def _size(size: int) -> str:
+    return "unlimited" if size < 0 else f"{size / 2**20:g} MiB"

@@ -205,10 +205,12 @@ def _end_of(path: Path) -> str:
 
 
 def _error_message(path: Path) -> str | None:
-    """Message of torch's error file; None where there is none, or it holds none."""
+    """Message of torch's error file, empty where it holds none; None where there is no such file."""
     try:
         message = json.loads(path.read_bytes())["message"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:
         return None
+    except (ValueError, KeyError, TypeError):
+        return ""
     text = message.get("message") if isinstance(message, dict) else message
-    return str(text) if text else None
+    return str(text or "")

@@ -18,13 +18,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conftest import LOCAL_AORTA, LOCAL_CLUSTER, PACKAGE, Files, report_of
+from conftest import (
+    LOCAL_AORTA,
+    LOCAL_CLUSTER,
+    PACKAGE,
+    WITH_TORCH,
+    Files,
+    assert_as_planned,
+    report_of,
+    run_cvs,
+)
 from cvs.run_folder import RunFolder, newest_run_folder
 
 pytestmark = pytest.mark.torch
 
 OPTIONS = [f"--cluster_file={LOCAL_CLUSTER}", f"--config_file={LOCAL_AORTA}"]
-ENVIRONMENT = {**os.environ, "TORCH_PYTHON": os.environ.get("TORCH_PYTHON") or sys.executable}
+ENVIRONMENT = {**os.environ, **WITH_TORCH}
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,12 @@ class TestGoodRun:
         assert not good.folder.altered(manifest.run.files)
         assert not good.folder.unlisted(manifest.run.files)
         assert sum(file.is_trace for file in manifest.run.files) == 4
+
+    def test_it_ran_as_the_plan_on_paper_says(self, good: Job) -> None:
+        paper = run_cvs(
+            "run", "test_aorta", *OPTIONS, "--dry-run", "--json", cwd=good.home, **WITH_TORCH
+        ).stdout
+        assert_as_planned(paper, good.folder)
 
     def test_each_node_has_only_its_own_files(self, good: Job) -> None:
         for rank, name in enumerate(("node-0", "node-1")):
@@ -270,12 +285,9 @@ def test_two_jobs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
 def test_without_torch_it_says_what_to_install(tmp_path: Path, files: Files) -> None:
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-m", "cvs.cli", "run", "test_aorta", *files.options],
-        cwd=tmp_path, env={**os.environ, "TORCH_PYTHON": str(tmp_path / "python3")},
-        text=True, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+    interpreter = str(tmp_path / "python3")
+    done = run_cvs("run", "test_aorta", *files.options, cwd=tmp_path, TORCH_PYTHON=interpreter)
     assert done.returncode == 1
-    assert f"TORCH_PYTHON={tmp_path / 'python3'} cannot import torch" in done.stdout
+    assert f"TORCH_PYTHON={interpreter} cannot import torch" in done.stdout
     assert "pip install torch" in done.stdout
     assert "Traceback" not in done.stdout

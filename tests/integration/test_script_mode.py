@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from conftest import LOCAL_AORTA, PACKAGE, report_of
-from cvs.launch import LaunchPlan
+from conftest import LOCAL_AORTA, PACKAGE, WITH_TORCH, Done, assert_as_planned, report_of, run_cvs
 from cvs.run_folder import newest_run_folder
 
 pytestmark = pytest.mark.torch
 
 ONE_NODE = {"username": "{user-id}", "transport": "local", "node_dict": {"solo": {"vpc_ip": "127.0.0.1"}}}
-ENVIRONMENT = {**os.environ, "TORCH_PYTHON": os.environ.get("TORCH_PYTHON") or sys.executable}
 
 
 @pytest.fixture
@@ -30,11 +25,8 @@ def options(tmp_path: Path) -> list[str]:
     return ["--cluster_file=cluster.json", "--config_file=aorta.yaml", overrides]
 
 
-def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cvs.cli", "run", "test_aorta", *words],
-        cwd=home, env=ENVIRONMENT, text=True, capture_output=True, timeout=150, check=False,
-    )  # fmt: skip
+def run(home: Path, *words: str) -> Done:
+    return run_cvs("run", "test_aorta", *words, cwd=home, **WITH_TORCH)
 
 
 def test_a_real_run_is_green_and_as_planned(tmp_path: Path, options: list[str]) -> None:
@@ -45,12 +37,8 @@ def test_a_real_run_is_green_and_as_planned(tmp_path: Path, options: list[str]) 
     folder = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
     metrics = sorted(folder.traces.rglob("rank_*_metrics.jsonl"))
     assert [len(path.read_text().splitlines()) for path in metrics] == [6, 6]
-    recorded = folder.load_manifest().plan
-    assert recorded.mode == "script"
-    known = on_paper.replace("<run id>", folder.run_id)
-    planned = LaunchPlan.model_validate_json(known).model_dump()
-    planned["rendezvous"]["port"] = recorded.rendezvous.port
-    assert planned == recorded.model_dump()
+    assert folder.load_manifest().plan.mode == "script"
+    assert_as_planned(on_paper, folder)
 
 
 def test_overrides_that_the_script_does_not_read_are_warned_about(tmp_path: Path, options: list[str]) -> None:

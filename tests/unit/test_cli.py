@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import argparse
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import cvs
-from conftest import Files, SaveRun, report_of
-
-
-def run(*words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cvs.cli", *words],
-        cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+from conftest import Files, SaveRun, report_of, run_bash, run_cvs
+from cvs.cli import command_line
 
 
 def test_version() -> None:
-    done = run("--version")
+    done = run_cvs("--version")
     assert (done.returncode, done.stdout) == (0, f"cvs {cvs.__version__}\n")
 
 
@@ -37,14 +32,58 @@ except SystemExit:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
     assert "argparse" in loaded
-    assert not loaded & {"docker", "paramiko", "numpy", "torch", "pydantic", "pytest", "rich"}
+    heavy = "docker jsonschema numpy paramiko pydantic pytest rich shtab torch yaml"
+    assert not loaded & set(heavy.split())
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])
-def test_help_shows_an_example(words: list[str]) -> None:
-    done = run(*words)
-    assert done.returncode == 0
-    assert "cvs run test_aorta --cluster_file" in done.stdout
+# --- examples ---------------------------------------------------------------------------------------------
+
+NOT_RUN = {
+    "cvs run test_aorta --cluster_file local_cluster.json --config_file aorta_local.yaml": (
+        "starts a job; the tests of the README run the same command"
+    ),
+}
+"""Lines of examples that are left out here, and why."""
+
+
+def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, ...]]:
+    """Words of every command, beginning with none of them."""
+    yield words
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from commands(inner, *words, name)
+
+
+def example(words: tuple[str, ...]) -> list[str]:
+    """Lines of the example in a command's help, joined where they are broken."""
+    done = run_cvs(*words, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.partition("\nexample")[2].splitlines()[1:]
+    return [line.strip() for line in lines if line.strip()]
+
+
+COMMANDS = list(commands(command_line()))
+
+
+def test_every_command_is_known_here() -> None:
+    assert {words[0] for words in COMMANDS if words} == {
+        "run", "list", "check-config", "copy-config", "generate", "schema", "completion"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_example_of_its_help_works_line_by_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    lines = example(words)
+    assert any(line.startswith("cvs ") or "$(cvs " in line for line in lines)
+    for line in lines:
+        if line not in NOT_RUN:
+            done = run_bash(line, tmp_path)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def test_what_is_not_run_is_in_an_example() -> None:
+    assert NOT_RUN.keys() <= set(example(()))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +96,7 @@ def test_help_shows_an_example(words: list[str]) -> None:
     ],
 )
 def test_usage_errors(words: list[str], code: int, message: str) -> None:
-    done = run(*words)
+    done = run_cvs(*words)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -65,7 +104,7 @@ def test_usage_errors(words: list[str], code: int, message: str) -> None:
 
 def test_named_cases_run_and_nothing_else(files: Files, save_run: SaveRun, tmp_path: Path) -> None:
     folder = save_run()
-    done = run(
+    done = run_cvs(
         "run", "test_aorta", "test_parse_results", *files.options, "test_generate_report", cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout
@@ -76,14 +115,14 @@ def test_named_cases_run_and_nothing_else(files: Files, save_run: SaveRun, tmp_p
 @pytest.mark.parametrize("target", ["test_aorta::test_validate_runner_config", "test_aorta"])
 def test_hyphens_and_node_ids(target: str, files: Files, tmp_path: Path) -> None:
     options = [option.replace("_file=", "-file=") for option in files.options]
-    done = run("run", target, *options, "-k", "test_validate_runner_config", cwd=tmp_path)
+    done = run_cvs("run", target, *options, "-k", "test_validate_runner_config", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
 
 def test_a_bad_file_is_a_failed_case(files: Files, tmp_path: Path) -> None:
     files.edit("gpus_per_node: 2", "gpus_per_node: two")
-    done = run("run", "test_aorta", "test_validate_runner_config", *files.options, cwd=tmp_path)
+    done = run_cvs("run", "test_aorta", "test_validate_runner_config", *files.options, cwd=tmp_path)
     assert done.returncode == 1
     assert "gpus_per_node: `two` is no whole number" in done.stdout
 
@@ -94,11 +133,11 @@ def test_settings_of_the_folder_it_is_started_in_do_not_matter(
     save_run()
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("raise RuntimeError('not mine')\n")
-    done = run("run", "test_aorta", "-k", "validate", *files.options, cwd=tmp_path)
+    done = run_cvs("run", "test_aorta", "-k", "validate", *files.options, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 
 
 def test_it_works_where_plugins_are_not_loaded_by_themselves(files: Files, tmp_path: Path) -> None:
     case = ["test_aorta", "test_validate_runner_config"]
-    done = run("run", *case, *files.options, cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    done = run_cvs("run", *case, *files.options, cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert done.returncode == 0, done.stdout

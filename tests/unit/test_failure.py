@@ -11,6 +11,7 @@ import pytest
 
 from cvs.failure import TAIL_LINES, NodeTrail, RankTrail, first_failure
 from cvs.models import Failure
+from cvs.runners._node import _error_message
 
 SAVED = Path(__file__).parents[1] / "data" / "failures"
 RANKS_PER_NODE = 2
@@ -44,7 +45,7 @@ def saved_rank(folder: Path, rank: int) -> RankTrail:
     return RankTrail(
         rank=rank,
         local_rank=int(folder.name),
-        error=json.loads(error.read_text())["message"]["message"] if error.exists() else None,
+        error=_error_message(error),
         stderr=(folder / "stderr.log").read_text(),
         log=f"logs/rank{rank}.log",
     )
@@ -72,6 +73,7 @@ CASES = {
     "F": (0, (), "SignalException: Process 11154 got signal: 15"),
     "G": (0, (), "lost its launcher to signal 9"),
     "H": (1, (3,), "was ended by signal 6"),
+    "crashed": (1, (3,), "ended without a word, and so did the launcher about it"),
     "forced": (0, (0,), "failed: RuntimeError: injected failure: rank 0 raises"),
 }  # fmt: skip
 """Case to the node rank and the ranks that failed first, and what the sentence says."""
@@ -87,7 +89,8 @@ def test_who_failed_first(case: str) -> None:
     assert "\n" not in found.reason
 
 
-@pytest.mark.parametrize("case", CASES)
+# A half-written error file is what that launcher crashed of.
+@pytest.mark.parametrize("case", [case for case in CASES if case != "crashed"])
 def test_error_files_are_not_needed(case: str) -> None:
     node_rank, ranks, _ = CASES[case]
     found = failure_of(without_error_files(saved_trails(case)))
@@ -275,11 +278,21 @@ def test_not_one_that_cvs_ended_if_another_failed_by_itself() -> None:
     assert failure_of([stopped, NodeTrail(1, "b", 1, 9.0)]).node == "b"
 
 
-def test_at_a_time_out_all_were_stopped() -> None:
+def test_at_a_time_out_nobody_is_blamed() -> None:
     nodes = [NodeTrail(rank, name, -15, 60.0 + rank, stopped_by_cvs=True) for rank, name in enumerate("ab")]
-    found = failure_of(nodes)
-    assert found.ranks == ()
-    assert "did not end by itself and was stopped" in found.reason
+    assert first_failure(nodes) is None
+
+
+def test_a_rank_that_ended_with_a_code_is_named_with_its_last_words() -> None:
+    """As argparse ends a trainer that does not know an option."""
+    stderr = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --foo\n"
+    trail = NodeTrail(
+        0, "a", 1, 3.0, output=summary((1, -15, 71), (0, 2, 70)),
+        ranks=(RankTrail(0, 0, stderr=stderr), RankTrail(1, 1)),
+    )  # fmt: skip
+    found = failure_of([trail])
+    assert found.ranks == (0,)
+    assert found.reason.endswith("ended with exit code 2: train.py: error: unrecognized arguments: --foo")
 
 
 def test_a_node_whose_end_was_never_seen() -> None:

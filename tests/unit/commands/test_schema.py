@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from conftest import PACKAGE
+from conftest import PACKAGE, Command, assert_refused
 from cvs.commands.copy_config import samples
 from cvs.commands.schema import schema_text
 
@@ -30,8 +30,9 @@ def kind_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", SHIPPED)
-def test_the_shipped_schema_is_the_models(kind: str) -> None:
-    assert SHIPPED[kind].read_text("utf-8") == schema_text(kind) + "\n"
+def test_the_shipped_schema_is_what_the_command_prints(kind: str, command: Command) -> None:
+    done = command("schema", kind)
+    assert (done.returncode, done.stdout) == (0, SHIPPED[kind].read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(json.loads(schema_text(kind)))
 
 
@@ -45,6 +46,11 @@ def test_every_sample_is_valid_and_names_its_schema(path: Path) -> None:
     )
     assert editors_line in path.read_text("utf-8")
     assert (path.parent / name).is_file()
+
+
+def test_the_command_knows_two_files(command: Command) -> None:
+    assert_refused(command("schema", "rack"), 2, "choose from")
+    assert_refused(command("schema"), 2, "required: kind")
 
 
 BAD_AORTA = [

@@ -1,0 +1,168 @@
+"""`cvs run`: what it makes of its words; and `--dry-run`, which tells all and touches nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import PLANS, Command, Files, assert_refused, run_cvs
+from cvs.launch import LaunchPlan, Site, plan_aorta
+
+DOCKER = [f"--cluster_file={PLANS}/docker_ssh/cluster.json", f"--config_file={PLANS}/docker_ssh/aorta.yaml"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["{options}", "test_aorta", "test_validate_runner_config"],
+        ["-q", "test_aorta", "{options}", "-k", "runner_config"],
+        ["test_aorta", "test_validate_runner_config", "{options}"],
+    ],
+    ids=["files first", "an option first", "suite first"],
+)
+def test_the_suite_may_stand_anywhere(words: list[str], files: Files, tmp_path: Path) -> None:
+    given = [part for word in words for part in (files.options if word == "{options}" else [word])]
+    done = run_cvs("run", *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a suite: test_aorta"),
+        (["--cluster_file", "c.json"], "name a suite: test_aorta"),
+        (["test_aorte"], "no suite test_aorte; did you mean test_aorta?"),
+        (["test_aorte::test_parse_results"], "no suite test_aorte; did you mean test_aorta?"),
+        (["zzz", "--dry-run"], "no suite zzz; there are: test_aorta"),
+    ],
+)
+def test_without_a_suite(words: list[str], message: str, command: Command) -> None:
+    assert_refused(command("run", *words), 4, f"cvs: {message}\nusage: cvs run SUITE")
+
+
+# --- the plan on paper ------------------------------------------------------------------------------------
+
+
+def test_the_whole_plan(command: Command) -> None:
+    done = command("run", "test_aorta", *DOCKER, "--dry-run")
+    assert done.returncode == 0
+    for text in (
+        "2 nodes x 8 ranks = 16 ranks",
+        "192.168.0.2, port 29500",
+        "set-up and run 3600 s, join 120 s, grace 15 s",
+        "collected    torch_profiler/**",
+        "checked      evidence, min_overlap_ratio 0.5",
+        "node-a: node rank 1",
+        "by SSH as alice@node-a, port 2222",
+        "/home/alice/aorta at /mnt",
+        "/dev/kfd, /dev/dri; groups video, render",
+        "must exist   train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh",
+        "torchrun --nnodes=2 --node_rank=1 --nproc_per_node=8",
+    ):
+        assert text in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["OMP_NUM_THREADS=03", "[environment]"] in lines
+    assert ["NCCL_IB_HCA=mlx5_2", "[multi_node.extra_env]"] in lines
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_what_this_version_cannot_start_is_a_warning(command: Command) -> None:
+    assert command("run", "test_aorta", *DOCKER, "--dry-run").stderr.splitlines() == [
+        "warning: transport: ssh can be planned but not started by this version; local can",
+        "warning: runtime: docker can be planned but not started by this version; process can",
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
+def test_nothing_is_started_or_written(words: list[str], files: Files, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    done = run_cvs("run", "test_aorta", *files.options, "--dry-run", *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "node-1" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_json_is_the_plan(command: Command, files: Files, tmp_path: Path) -> None:
+    overrides = ["--training_overrides", "training.max_steps=3 'a.b=two words'"]
+    done = command("run", "test_aorta", *files.options, "--dry_run", "--json", *overrides)
+    plan = LaunchPlan.model_validate_json(done.stdout)
+    cluster, bench = files.load()
+    bench = bench.with_overrides({"training.max_steps": "3", "a.b": "two words"})
+    nodes = f"{tmp_path}/cvs_runs/test_aorta/nodes"
+    assert plan.head.torch_python is not None
+    site = Site(nodes_dir=nodes, torch_python=plan.head.torch_python)
+    assert json.loads(done.stdout) == json.loads(plan_aorta(cluster, bench, site).model_dump_json())
+
+
+@pytest.mark.parametrize("option", ["--runs_dir", "--runs-dir"])
+def test_local_nodes_live_below_the_runs(option: str, command: Command, files: Files, tmp_path: Path) -> None:
+    done = command("run", "test_aorta", *files.options, "--dry-run", "--json", option, "r")
+    head = LaunchPlan.model_validate_json(done.stdout).head
+    assert head.aorta_path == f"{tmp_path}/r/test_aorta/nodes/node-0/aorta"
+
+
+def test_options_and_cases_of_pytest_do_not_matter(command: Command, files: Files) -> None:
+    dry = ["run", "test_aorta", *files.options, "--dry-run"]
+    pytests = ["-k", "validate", "--co", "-x", "--junitxml=j.xml", "test_parse_results"]
+    plain, furnished = command(*dry), command(*dry, *pytests)
+    assert (furnished.returncode, furnished.stdout) == (0, plain.stdout)
+
+
+def test_every_mistake_of_both_files(command: Command, files: Files) -> None:
+    files.edit("gpus_per_node: 2", "gpus_per_node: two")
+    files.edit("runtime: process", "runtime: podman")
+    files.cluster_file.write_text('{"username": "a", "transport": "ssh", "node_dict": {}}')
+    assert_refused(
+        command("run", "test_aorta", *files.options, "--dry-run"),
+        2,
+        f"{files.cluster_file}:1:39: node_dict: needs at least 1 entry",
+        f"{files.config_file}:8:1: runtime: must be",
+        f"{files.config_file}:10:1: gpus_per_node: `two`",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cluster_file=c.json"], "required: --config_file"),
+        (["--config_file=a.yaml"], "required: --cluster_file"),
+        (["--cluster_file=c.json", "--config_file=a.yaml"], "c.json: cannot be read: No such file"),
+    ],
+)
+def test_both_files_are_wanted(words: list[str], message: str, command: Command) -> None:
+    assert_refused(command("run", "test_aorta", "--dry-run", *words), 2, message)
+
+
+def test_an_override_that_is_none(command: Command, files: Files) -> None:
+    done = command("run", "test_aorta", *files.options, "--dry-run", "--training_overrides=steps")
+    assert_refused(done, 2, "--training_overrides: 'steps' is not key=value")
+
+
+ONE_NODE = '{"username": "me", "transport": "local", "node_dict": {"a": {"vpc_ip": "127.0.0.1"}}}'
+
+
+def test_overrides_that_no_script_reads(command: Command, files: Files, tmp_path: Path) -> None:
+    workload = tmp_path / "aorta"
+    (workload / "scripts").mkdir(parents=True)
+    (workload / "scripts" / "rccl_exp.sh").write_text("torchrun --standalone train.py\n")
+    files.edit('"{cvs}/workloads/aorta"', str(workload))
+    files.edit("master_launch_mode: torchrun", "master_launch_mode: auto")
+    files.cluster_file.write_text(ONE_NODE)
+    overrides = "--training_overrides=training.max_steps=3"
+    done = command("run", "test_aorta", *files.options, "--dry-run", overrides)
+    assert done.returncode == 0
+    assert "warning: training_overrides have no effect: scripts/rccl_exp.sh does not read" in done.stderr
+    assert "multi_node.master_launch_mode: torchrun" in done.stderr
+    assert command("run", "test_aorta", *files.options, "--dry-run").stderr == ""
+
+
+def test_the_bundled_script_reads_them(command: Command, files: Files) -> None:
+    files.edit("master_launch_mode: torchrun", "master_launch_mode: script")
+    files.cluster_file.write_text(ONE_NODE)
+    overrides = "--training_overrides=training.max_steps=3"
+    done = command("run", "test_aorta", *files.options, "--dry-run", overrides)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "AORTA_OVERRIDE_ARGS=--override training.max_steps=3" in done.stdout
