@@ -36,6 +36,10 @@ class TransportError(CvsError):
     """A node could not be reached, or a command on it could not be started or ended."""
 
 
+class NodeInUse(CvsError):
+    """A node is held by another run; nothing was touched on any."""
+
+
 class RunError(CvsError):
     """A run did not come to its end, or what it left is not what it claims."""
 

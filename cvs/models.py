@@ -45,6 +45,20 @@ class RunStatus(str, Enum):
     TIMEOUT = "timeout"
 
 
+class Holder(Frozen):
+    """Which run holds a node, as the others are told."""
+
+    run_id: str
+    user: str
+    host: str
+    """Where its cvs runs."""
+    since: str
+    """UTC, ISO 8601, to the second."""
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} of {self.user}@{self.host}, since {self.since}"
+
+
 class CommandResult(Frozen):
     """One finished command on one node."""
 

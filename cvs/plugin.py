@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,9 +92,25 @@ class Suite:
         runner = self.runner()
         runner.refuse_unsupported()
         folder = new_run_folder(self._runs_dir, self.benchmark.suite)
-        self._own_run = folder
         with self._uncaptured():
-            return runner.execute(folder)
+            try:
+                return self._execute(runner, folder)
+            except KeyboardInterrupt:
+                self._report_interrupted()
+                raise
+
+    def _execute(self, runner: BaseRunner, folder: RunFolder) -> RunResult:
+        try:
+            return runner.execute(folder, wait=self._config.getoption("wait"))
+        finally:
+            # A run that was refused leaves none.
+            self._own_run = folder if folder.is_recorded else None
+
+    def _report_interrupted(self) -> None:
+        """Report what a run left that the user broke off, where it had begun and collects traces at all."""
+        with suppress(EvidenceError):
+            self.measure()
+            print(f"cvs | interrupted, and stopped on all nodes; report: {self.report()}", flush=True)
 
     @contextmanager
     def _uncaptured(self) -> Iterator[None]:
@@ -189,6 +205,14 @@ def parse_overrides(text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def _seconds(text: str) -> float:
+    """What `--wait` says; ValueError becomes the parser's message."""
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
 # --- pytest's hooks and fixtures ---------------------------------------------------------------------------
 
 _SUITES = pytest.StashKey[dict[str, Suite]]()
@@ -217,6 +241,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="'KEY=VALUE …'",
         default="",
         help="for the trainer, over the benchmark file's training_overrides",
+    )
+    group.addoption(
+        "--wait",
+        metavar="SECONDS",
+        type=_seconds,
+        default=0,
+        help="how long to wait for nodes that another run holds (default: refuse at once)",
     )
 
 

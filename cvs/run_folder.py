@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,8 +52,10 @@ class Manifest(Frozen):
 class RunFolder:
     """One run's folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, latest: Path | None = None) -> None:
+        """Take the folder; `latest` is the link that names it once the run is recorded."""
         self.path = path
+        self._latest = latest
 
     @property
     def run_id(self) -> str:
@@ -90,8 +93,20 @@ class RunFolder:
         return path.relative_to(self.path).as_posix()
 
     def save_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest, whole or not at all."""
+        """Write the manifest, whole or not at all; from the first on, the run is the newest."""
         write_whole(self.path / "manifest.json", manifest.model_dump_json(indent=2))
+        if self._latest:
+            _relink(self._latest, Path(self.run_id))
+            self._latest = None
+
+    def discard(self) -> None:
+        """Remove the folder of a run that was never begun."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the run was begun."""
+        return (self.path / "manifest.json").exists()
 
     def load_manifest(self) -> Manifest:
         """The manifest.
@@ -153,19 +168,18 @@ class RunFolder:
 
 
 def new_run_folder(runs_dir: Path, suite: str) -> RunFolder:
-    """A folder for a run that begins now, and `latest` pointing to it.
+    """A folder for a run that begins now; `latest` points to it from the moment that it is recorded.
 
     Raises: RunError: it cannot be made.
     """
     now = datetime.now(timezone.utc)
     stamp = f"{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03}Z"
-    folder = make_run_folder(runs_dir.resolve() / suite / f"{stamp}-{secrets.token_hex(3)}")
-    latest = folder.path.parent / "latest"
-    try:
-        _relink(latest, Path(folder.run_id))
-    except OSError as error:
-        raise RunError(f"{latest} must be a link to the newest run and is not: {error.strerror}") from None
-    return folder
+    home = runs_dir.resolve() / suite
+    latest = home / "latest"
+    if latest.exists() and not latest.is_symlink():
+        raise RunError(f"{latest} must be a link to the newest run and is not; move it away")
+    folder = make_run_folder(home / f"{stamp}-{secrets.token_hex(3)}")
+    return RunFolder(folder.path, latest=latest)
 
 
 def make_run_folder(path: Path) -> RunFolder:

@@ -17,7 +17,7 @@ import cvs
 from cvs.cli import main
 from cvs.config import AortaConfig, ClusterConfig, load_aorta, load_cluster
 from cvs.launch import Site, plan_aorta
-from cvs.models import Failure, NodeResult, RunResult, RunStatus, TraceFile
+from cvs.models import Failure, Holder, NodeResult, RunResult, RunStatus, TraceFile
 from cvs.run_folder import Manifest, RunFolder, digest, new_run_folder
 
 PACKAGE = Path(cvs.__file__).parent
@@ -169,6 +169,11 @@ def _run(folder: RunFolder, status: RunStatus, failure: Failure | None, started:
         ),
         failure=failure,
     )
+
+
+def holder(run_id: str, host: str = "here") -> Holder:
+    """A run that holds nodes."""
+    return Holder(run_id=run_id, user="alice", host=host, since="2026-11-30T04:49:07+00:00")
 
 
 def report_of(folder: Path) -> dict[str, object]:

@@ -39,6 +39,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--training_overrides", "--training-overrides", metavar="'KEY=VALUE …'", help="for the trainer"
     )
+    parser.add_argument("--wait", metavar="SECONDS", help="how long to wait for nodes that another run holds")
     parser.add_argument("--dry-run", "--dry_run", action="store_true", help="show the plan, run nothing")
     parser.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON")
 

@@ -6,21 +6,24 @@ It never parses what the job leaves.
 
 from __future__ import annotations
 
+import getpass
+import random
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cvs.config import ClusterConfig
-from cvs.errors import ConfigError, CvsError, EnvironmentFault, RunError
+from cvs.errors import ConfigError, CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site
-from cvs.models import Accelerator, Failure, RunResult, RunStatus
+from cvs.models import Accelerator, Failure, Holder, RunResult, RunStatus
 from cvs.run_folder import Manifest, RunFolder
-from cvs.runners._fanout import side_by_side
+from cvs.runners._fanout import Outcome, side_by_side
 from cvs.runners._interrupts import Interrupts
 from cvs.runners._node import Console, RunNode
 from cvs.runners._watch import Watch
@@ -30,6 +33,10 @@ from cvs.transport.base import Transport
 from cvs.transport.local import LocalTransport
 
 __all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
+
+_HOLD_PAUSE = 2
+"""Seconds, at most, between two looks at nodes that another run holds."""
+_Value = TypeVar("_Value")
 
 
 class RunConfig(Protocol):
@@ -109,19 +116,22 @@ class BaseRunner(ABC):
         """Warnings about the two files, which are valid by having been loaded."""
         return self.cluster.warnings()
 
-    def execute(self, folder: RunFolder) -> RunResult:
+    def execute(self, folder: RunFolder, *, wait: float = 0) -> RunResult:
         """The whole run, recorded in `folder` from its first moment to its last, whatever happens.
 
         A run that goes wrong is a result, not an error.
 
-        Raises: ConfigError: the files ask for what this version lacks; nothing was touched.
+        Raises: ConfigError: the files ask for what this version lacks; NodeInUse: another run holds a node,
+        even after `wait` seconds. Nothing was touched then, and `folder` is gone.
         KeyboardInterrupt: on Ctrl-C, SIGTERM or SIGHUP, after everything was stopped, collected (a second
         signal skips that) and recorded.
         """
         self.refuse_unsupported()
-        self._begin(folder)
+        self._make_nodes(folder)
         with Interrupts() as interrupts:
+            self._hold(wait)
             try:
+                self._begin()
                 self._attempt()
                 interrupts.shield()
             except BaseException as error:
@@ -148,15 +158,57 @@ class BaseRunner(ABC):
         if refused:
             raise ConfigError(refused)
 
-    def _begin(self, folder: RunFolder) -> None:
+    def _make_nodes(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._started = datetime.now(timezone.utc)
-        self._clock = time.monotonic()
-        self._status = RunStatus.RUNNING
         self._warnings = self.validate_config()
         self._site = Site(run_id=folder.run_id, nodes_dir=str(folder.nodes_dir))
         self.plan = self._adjust(self.make_plan(self._site))
         self._nodes = [self._node(plan) for plan in self.plan.nodes]
+
+    def _hold(self, wait: float) -> None:
+        """Take every node or none: two runs that wait for each other's nodes must not do so for ever."""
+        deadline = time.monotonic() + wait
+        try:
+            while (busy := self._try_to_hold()) and time.monotonic() < deadline:
+                self._let_go()
+                self.console(f"cvs | waiting until {wait:.0f} s are over: {busy}")
+                time.sleep(random.uniform(0.5, 1.0) * min(_HOLD_PAUSE, max(deadline - time.monotonic(), 0)))
+            if busy:
+                raise NodeInUse(f"{busy}; wait for its end (--wait SECONDS does), or take another --runs_dir")
+        except BaseException:
+            self._let_go()
+            self._folder.discard()
+            raise
+
+    def _try_to_hold(self) -> str | None:
+        """Who else holds which node; None where all are ours, or can be reached by nobody."""
+        me = Holder(
+            run_id=self._folder.run_id,
+            user=getpass.getuser(),
+            host=socket.gethostname(),
+            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+        busy = []
+        for outcome in self._side_by_side(
+            lambda node: node.hold(me), "taking the node", self.plan.limits.teardown
+        ):
+            if isinstance(outcome.error, NodeInUse):
+                busy.append(str(outcome.error))
+            elif outcome.error:
+                outcome.node.note(outcome.error)
+            elif outcome.value and outcome.value not in self._warnings:
+                self._warnings.append(outcome.value)
+                self.console(f"cvs | {outcome.value}")
+        return "; ".join(busy) or None
+
+    def _let_go(self) -> None:
+        for node in self._nodes:
+            node.transport.close()
+
+    def _begin(self) -> None:
+        self._started = datetime.now(timezone.utc)
+        self._clock = time.monotonic()
+        self._status = RunStatus.RUNNING
         self._record()
 
     def _attempt(self) -> None:
@@ -195,7 +247,8 @@ class BaseRunner(ABC):
         Raises: RunError: some could not be; names each and why.
         """
         self._replan(torch_python=find_torch_python())
-        self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
+        if not self._errors():
+            self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
         if errors := self._errors():
             raise RunError(f"set-up failed: {errors}")
         found = self.examine(self._nodes[0])
@@ -256,12 +309,14 @@ class BaseRunner(ABC):
         self._on_all(RunNode.teardown, "teardown", self.plan.limits.teardown)
 
     def _on_all(self, work: Callable[[RunNode], None], what: str, timeout: float) -> None:
-        outcomes = side_by_side(
-            self._nodes, work, what=what, timeout=timeout, at_most=self.cluster.max_parallel
-        )
-        for outcome in outcomes:
+        for outcome in self._side_by_side(work, what, timeout):
             if outcome.error:
                 outcome.node.note(outcome.error)
+
+    def _side_by_side(
+        self, work: Callable[[RunNode], _Value], what: str, timeout: float
+    ) -> list[Outcome[RunNode, _Value]]:
+        return side_by_side(self._nodes, work, what=what, timeout=timeout, at_most=self.cluster.max_parallel)
 
     def _finish(self, interrupts: Interrupts) -> None:
         """Leave nothing running, bring home what there is, record it; only the second can be broken off."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from cvs.errors import CvsError, TransportError
 from cvs.failure import NodeTrail, RankTrail
 from cvs.launch import LaunchPlan, NodePlan
-from cvs.models import NodeResult, TraceFile
+from cvs.models import Holder, NodeResult, TraceFile
 from cvs.run_folder import RunFolder
 from cvs.runners._collect import Listing, bring_home, listing
 from cvs.runners._watch import Watched
@@ -56,6 +56,10 @@ class RunNode:
         """Take this node's part of a plan made anew, with the port that was free on the head."""
         self.job = job
         self.plan = self.runtime.plan = job.nodes[self.plan.node_rank]
+
+    def hold(self, holder: Holder) -> str | None:
+        """Take the node for this run; what an unfinished one had left there, in words."""
+        return self.runtime.hold(holder)
 
     def prepare(self) -> None:
         """Make the node ready, and note what lies there already."""

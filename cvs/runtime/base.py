@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from cvs.launch import NodePlan
+from cvs.models import Holder
 from cvs.transport.base import Process, Sink, Transport
 
 
@@ -14,6 +15,14 @@ class Runtime(ABC):
     def __init__(self, plan: NodePlan, transport: Transport) -> None:
         self.plan = plan
         self.transport = transport
+
+    @abstractmethod
+    def hold(self, holder: Holder) -> str | None:
+        """Take the node for this run, until the transport is closed; end what a killed cvs left there.
+
+        Returns: what there was to clear up, for the user.
+        Raises: NodeInUse: another run holds the node; CvsError: what was left there cannot be ended.
+        """
 
     @abstractmethod
     def prepare(self, *, timeout: float) -> dict[str, str]:

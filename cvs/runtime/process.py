@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from cvs.errors import EnvironmentFault, RunError
-from cvs.models import CommandResult
+from cvs.models import CommandResult, Holder
 from cvs.runtime.base import Runtime
 from cvs.transport.base import Process, Sink
 
@@ -50,13 +50,23 @@ def _has_torch(python: str) -> bool:
 class ProcessRuntime(Runtime):
     """Plain processes, started by the plan's interpreter."""
 
+    def hold(self, holder: Holder) -> str | None:
+        """See `Runtime.hold`."""
+        unfinished = self.transport.hold(self.plan.aorta_path, holder)
+        if unfinished is None:
+            return None
+        if unfinished.host != holder.host:
+            return f"{unfinished}, did not end; what it may have left on {unfinished.host} is untouched"
+        if survivors := self._kill(unfinished.run_id):
+            raise RunError(f"{self.plan.node}: processes {survivors} of {unfinished}, cannot be ended")
+        return f"{unfinished}, did not end: its cvs was killed; what it had left running is ended now"
+
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """See `Runtime.prepare`; a local node gets its own copy of the workload."""
         deadline = time.monotonic() + timeout
         plan = self.plan
         if plan.copied_from is not None:
             self._copy_workload(Path(plan.copied_from))
-        self.transport.hold(plan.aorta_path, plan.variables()["CVS_RUN_ID"])
         self._check_files(deadline - time.monotonic())
         self._run(["mkdir", "-p", plan.out_dir])
         return self._facts(deadline - time.monotonic())
@@ -97,17 +107,19 @@ class ProcessRuntime(Runtime):
         Each worker has a session of its own, so that no group holds them all; what they share is the run's id
         in their environment.
         """
-        left = self._processes_of_run()
+        return self._kill(self.plan.variables()["CVS_RUN_ID"])
+
+    def _kill(self, run_id: str) -> list[int]:
+        left = self._processes_of(run_id)
         for _ in range(50):
             if not left:
                 break
             self._run(["kill", "-KILL", *map(str, left)])
             time.sleep(0.1)
-            left = self._processes_of_run()
+            left = self._processes_of(run_id)
         return left
 
-    def _processes_of_run(self) -> list[int]:
-        run_id = self.plan.variables()["CVS_RUN_ID"]
+    def _processes_of(self, run_id: str) -> list[int]:
         marks = [f"-e{name}={run_id}" for name in ("TORCHELASTIC_RUN_ID", "CVS_RUN_ID")]
         # Without a shell between, so that nothing of the search bears the mark; zombies have no environment.
         found = self._run(["sh", "-c", 'exec grep -lszxF "$@" /proc/[0-9]*/environ', "sh", *marks])

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cvs.models import CommandResult
+from cvs.models import CommandResult, Holder
 
 Sink = Callable[[bytes], None]
 """Takes output as it comes: one line with its end, or a piece of a line that is too long."""
@@ -67,10 +67,11 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def hold(self, folder: str, holder: str) -> None:
+    def hold(self, folder: str, holder: Holder) -> Holder | None:
         """Take `folder` on the node for this run, until `close`; others are told who `holder` is.
 
-        Raises: TransportError: another run holds it.
+        Returns: who held it last, if that one never let go of it: its cvs was killed.
+        Raises: NodeInUse: another run holds it; TransportError: the folder cannot be used.
         """
 
     @abstractmethod

@@ -11,11 +11,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from cvs.errors import TransportError
-from cvs.models import CommandResult
+from pydantic import ValidationError
+
+from cvs.errors import NodeInUse, TransportError
+from cvs.models import CommandResult, Holder
 from cvs.transport._mirror import mirror
 from cvs.transport.base import Process, Sink, Transport
 
@@ -103,7 +106,7 @@ class LocalTransport(Transport):
                 f"{self.node}: cannot copy {source} to {target}: {error.filename}: {error.strerror}"
             ) from None
 
-    def hold(self, folder: str, holder: str) -> None:
+    def hold(self, folder: str, holder: Holder) -> Holder | None:
         """See `Transport.hold`; the kernel lets go of it when this process ends, however it ends."""
         path = Path(folder, ".cvs", "lock")
         try:
@@ -114,16 +117,13 @@ class LocalTransport(Transport):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.seek(0)
-            other = lock.read().strip() or "another process"
+            other = _holder(lock) or "another process"
             lock.close()
-            raise TransportError(
-                f"{self.node}: {folder} is in use by {other}; wait for its end, or take another --runs_dir"
-            ) from None
-        lock.truncate(0)
-        lock.write(holder)
-        lock.flush()
+            raise NodeInUse(f"{self.node}: {folder} is in use by {other}") from None
         self._locks.append(lock)
+        unfinished = _holder(lock)
+        _write_holder(lock, holder)
+        return unfinished
 
     def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
         """See `Transport.fetch`."""
@@ -141,6 +141,7 @@ class LocalTransport(Transport):
     def close(self) -> None:
         """See `Transport.close`."""
         for lock in self._locks:
+            _write_holder(lock, None)
             lock.close()
         self._locks.clear()
 
@@ -155,6 +156,22 @@ class LocalTransport(Transport):
                 f"{self.node}: no port can be opened at {address}: {error.strerror}; vpc_ip must be an"
                 " address of the head node"
             ) from None
+
+
+def _holder(lock: IO[str]) -> Holder | None:
+    lock.seek(0)
+    try:
+        return Holder.model_validate_json(lock.read())
+    except ValidationError:
+        return None  # nobody, or one that has just come and not yet written
+
+
+def _write_holder(lock: IO[str], holder: Holder | None) -> None:
+    """Who holds the lock; a record that outlives its lock tells of a cvs that was killed."""
+    with suppress(OSError):  # on a full disk the lock itself still holds
+        lock.truncate(0)
+        lock.write(holder.model_dump_json() if holder else "")
+        lock.flush()
 
 
 class _LocalProcess(Process):

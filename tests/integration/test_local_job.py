@@ -248,7 +248,9 @@ def test_an_interrupt_stops_everything_and_leaves_the_record(
     folder = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
     second = run(tmp_path)  # while the first runs: refused, and told by whom the nodes are held
     assert second.exit_code == 1
-    assert f"is in use by {folder.run_id}" in second.output
+    assert f"is in use by run {folder.run_id} of " in second.output
+    assert second.folder.path == folder.path  # a run that is refused leaves nothing
+    assert (folder.path.parent / "latest").resolve() == folder.path
     at_work.send_signal(number)
     job = finish(at_work, tmp_path, timeout=40)
     assert job.exit_code == 2  # pytest's word for an interrupt
@@ -256,7 +258,39 @@ def test_an_interrupt_stops_everything_and_leaves_the_record(
     recorded = folder.load_manifest().run
     assert recorded.status.value == "failed"
     assert recorded.failure is not None
-    assert "interrupted before its end" in recorded.failure.reason
+    assert recorded.failure.reason == "interrupted before its end"
+    assert f"stopped on all nodes; report: {folder.path}/aorta_benchmark_report.json" in job.output
+    assert report_of(folder.path)["verdict"] == "red"
+
+
+def test_a_killed_cvs_is_noticed_by_the_next_run_which_ends_what_it_left(
+    at_work: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    unfinished = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
+    at_work.kill()
+    at_work.wait()
+    assert processes_of(unfinished.run_id) != []
+    job = run(tmp_path)
+    assert processes_of(unfinished.run_id) == []
+    assert job.exit_code == 0, job.output
+    assert f"warning: run {unfinished.run_id} of " in job.output
+    assert "did not end: its cvs was killed; what it had left running is ended now" in job.output
+    assert job.folder.path != unfinished.path
+    judged = run(tmp_path, f"--run_dir={unfinished.path}", "-k", "evidence")
+    assert judged.exit_code == 1
+    assert "has not ended, or cvs was killed while it ran" in judged.output
+
+
+def test_who_waits_gets_the_nodes_when_they_are_free(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    assert first.stdout is not None
+    next(line for line in first.stdout if "ranks start on" in line)
+    second = run(tmp_path, "--wait=120")
+    assert finish(first, tmp_path).exit_code == 0
+    assert second.exit_code == 0, second.output
+    assert "cvs | waiting until 120 s are over: node-0: " in second.output
+    runs = (tmp_path / "cvs_runs" / "test_aorta").glob("*/manifest.json")
+    assert len({path.parent.resolve() for path in runs}) == 2
 
 
 def test_a_hail_of_interrupts_leaves_nothing_running(at_work: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -85,12 +85,20 @@ def test_it_is_the_users_alone(tmp_path: Path) -> None:
     assert folder.path.stat().st_mode & 0o077 == 0
 
 
-def test_latest_points_to_the_newest(tmp_path: Path) -> None:
+def test_latest_points_to_the_newest_that_was_begun(tmp_path: Path) -> None:
+    link = tmp_path / "test_aorta" / "latest"
     for _ in range(2):
         folder = new_run_folder(tmp_path, "test_aorta")
-        link = tmp_path / "test_aorta" / "latest"
-        assert link.resolve() == folder.path
+        assert not folder.is_recorded
+        assert not link.is_symlink() or link.resolve() != folder.path
+        folder.save_manifest(manifest_of(folder))
+        assert folder.is_recorded
         assert link.readlink() == Path(folder.run_id)
+
+
+def test_a_run_that_was_never_begun_leaves_nothing(tmp_path: Path) -> None:
+    new_run_folder(tmp_path, "test_aorta").discard()
+    assert list((tmp_path / "test_aorta").iterdir()) == []
 
 
 def test_no_folder_is_used_twice(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from conftest import holder
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.errors import RunError, TransportError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site, plan_aorta
+from cvs.models import Holder
 from cvs.run_folder import RunFolder, make_run_folder
 from cvs.runners._node import RunNode
 from cvs.runners._watch import Watched
@@ -33,6 +35,9 @@ class Plain(Runtime):
         super().__init__(plan, LocalTransport(plan.node))
         self.script = script
         self.survivors: list[int] = []
+
+    def hold(self, holder: Holder) -> None:
+        self.transport.hold(self.plan.aorta_path, holder)
 
     def prepare(self, *, timeout: float) -> dict[str, str]:
         self.transport.run(["mkdir", "-p", self.plan.out_dir], timeout=timeout)
@@ -261,10 +266,10 @@ def test_a_new_plan_reaches_the_runtime(make: Factory, folder: RunFolder) -> Non
 
 def test_teardown_lets_go_of_the_node(make: Factory) -> None:
     node = make()
-    node.transport.hold(node.plan.aorta_path, "r1")
+    node.transport.hold(node.plan.aorta_path, holder("r1"))
     node.teardown()
     other = LocalTransport("b")
-    other.hold(node.plan.aorta_path, "r2")
+    other.hold(node.plan.aorta_path, holder("r2"))
     other.close()
 
 
@@ -306,7 +311,7 @@ def test_an_error_file_that_says_nothing(folder: RunFolder, text: str) -> None:
     node = saved(folder, "A", 1)
     [file] = folder.node_logs(1).glob("torchrun/*/attempt_0/1/error.json")
     file.write_bytes(text.encode("latin-1"))
-    assert node.trail().ranks[1].error is None
+    assert node.trail().ranks[1].error == ""
 
 
 def test_an_error_file_of_plain_text(folder: RunFolder) -> None:

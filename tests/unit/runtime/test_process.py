@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from conftest import holder
 from cvs.config import AortaConfig, ClusterConfig
-from cvs.errors import CvsError, EnvironmentFault, RunError, TransportError
+from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.launch import NodePlan, Site, plan_aorta
 from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.transport.local import LocalTransport
@@ -113,18 +114,55 @@ def eventually(holds: Callable[[], object], seconds: float = 5) -> bool:
     return True
 
 
+# --- holding ----------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_held_by_one_run(node: Node) -> None:
+    assert node.runtime().hold(holder(RUN_ID)) is None
+    with pytest.raises(NodeInUse, match=f"in use by run {RUN_ID} of alice@here"):
+        ProcessRuntime(node.plan(), LocalTransport("a")).hold(holder("another"))
+
+
+def unfinished(node: Node, run_id: str, host: str = "here") -> None:
+    """As a cvs leaves the node that is killed."""
+    lock = Path(node.plan().aorta_path, ".cvs", "lock")
+    lock.parent.mkdir(parents=True)
+    lock.write_text(holder(run_id, host).model_dump_json())
+
+
+def test_what_a_killed_cvs_left_running_is_ended(node: Node) -> None:
+    unfinished(node, "old-run")
+    with bystander("sleep", "60", environment={"CVS_RUN_ID": "old-run"}) as worker:
+        told = node.runtime().hold(holder(RUN_ID))
+        assert eventually(lambda: not is_running(worker))
+    assert told is not None
+    assert told.startswith("run old-run of alice@here, since 2026-11-30T04:49:07+00:00, did not end: its cvs")
+
+
+def test_other_runs_processes_are_not(node: Node) -> None:
+    unfinished(node, "old-run")
+    with bystander("sleep", "60", environment={"CVS_RUN_ID": "old-run-2"}) as worker:
+        node.runtime().hold(holder(RUN_ID))
+        assert is_running(worker)
+
+
+def test_what_was_left_on_another_machine_is_told(node: Node) -> None:
+    unfinished(node, "old-run", host="login-2")
+    told = node.runtime().hold(holder(RUN_ID))
+    assert told is not None
+    assert told.endswith("what it may have left on login-2 is untouched")
+
+
 # --- making ready -----------------------------------------------------------------------------------------
 
 
-def test_a_node_gets_its_copy_a_place_for_logs_and_a_lock(node: Node) -> None:
+def test_a_node_gets_its_copy_and_a_place_for_logs(node: Node) -> None:
     runtime = node.runtime()
     facts = runtime.prepare(timeout=20)
     copy = Path(runtime.plan.aorta_path)
     assert copy == node.folder / "nodes" / "a" / "aorta"
     assert (copy / "train.py").read_text() == "print()"
     assert Path(runtime.plan.out_dir).is_dir()
-    with pytest.raises(TransportError, match=f"in use by {RUN_ID}"):
-        LocalTransport("a").hold(str(copy), "another run")
     assert facts["torch"] == "9.9.9"
     assert facts["interpreter"] == sys.executable
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -172,13 +210,6 @@ def test_scripts_that_are_missing_are_named(node: Node) -> None:
     (node.source / "config" / "distributed.yaml").unlink()
     message = failure(node, RunError)
     assert message == f"a: train.py, config/distributed.yaml: not found below aorta_path {node.source}"
-
-
-def test_a_folder_in_use(node: Node) -> None:
-    other = LocalTransport("a")
-    other.hold(node.plan().aorta_path, "another run")
-    assert "in use by another run" in failure(node, TransportError)
-    other.close()
 
 
 def test_no_torch_on_the_node(tmp_path: Path) -> None:

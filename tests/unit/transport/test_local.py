@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cvs.errors import TransportError
+from conftest import REPOSITORY, holder
+from cvs.errors import NodeInUse, TransportError
 from cvs.transport.base import Process
 from cvs.transport.local import LocalTransport
 
@@ -320,50 +321,61 @@ def test_send_tree_names_both_sides_and_the_reason(local: LocalTransport, tmp_pa
 
 
 def test_a_folder_is_held_by_one_run(local: LocalTransport, tmp_path: Path) -> None:
-    local.hold(str(tmp_path), "run-1")
+    local.hold(str(tmp_path), holder("run-1"))
     other = LocalTransport("node-0")
-    with pytest.raises(TransportError, match=rf"^node-0: {tmp_path} is in use by run-1; wait for its end"):
-        other.hold(str(tmp_path), "run-2")
+    who = "run run-1 of alice@here, since 2026-11-30T04:49:07"
+    with pytest.raises(NodeInUse, match=rf"^node-0: {tmp_path} is in use by {who}"):
+        other.hold(str(tmp_path), holder("run-2"))
     local.close()
-    other.hold(str(tmp_path), "run-2")
-    with pytest.raises(TransportError, match="in use by run-2"):
-        local.hold(str(tmp_path), "run-1")
+    assert other.hold(str(tmp_path), holder("run-2")) is None
+    with pytest.raises(NodeInUse, match="in use by run run-2"):
+        local.hold(str(tmp_path), holder("run-1"))
     other.close()
 
 
 def test_other_folders_are_free(local: LocalTransport, tmp_path: Path) -> None:
-    local.hold(str(tmp_path / "a"), "run-1")
+    local.hold(str(tmp_path / "a"), holder("run-1"))
     other = LocalTransport("node-1")
-    other.hold(str(tmp_path / "b"), "run-2")
+    other.hold(str(tmp_path / "b"), holder("run-2"))
     other.close()
 
 
-def test_a_holder_that_is_killed_holds_nothing(local: LocalTransport, tmp_path: Path) -> None:
+def test_a_holder_that_is_killed_holds_nothing_and_is_told(local: LocalTransport, tmp_path: Path) -> None:
     code = (
-        "import sys; from cvs.transport.local import LocalTransport as L\n"
-        "t = L('x'); t.hold(sys.argv[1], 'run-1'); print('held', flush=True); sys.stdin.read()"
+        "import sys; from conftest import holder; from cvs.transport.local import LocalTransport as L\n"
+        "t = L('x'); t.hold(sys.argv[1], holder('run-1')); print('held', flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")},
+    )  # fmt: skip
     try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(TransportError, match="in use by run-1"):
-            local.hold(str(tmp_path), "run-2")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(NodeInUse, match="in use by run run-1"):
+            local.hold(str(tmp_path), holder("run-2"))
     finally:
-        holder.kill()
-        holder.communicate()
-    local.hold(str(tmp_path), "run-2")
+        process.kill()
+        process.communicate()
+    assert local.hold(str(tmp_path), holder("run-2")) == holder("run-1")
+
+
+@pytest.mark.parametrize("text", ["run-1", "{}", '{"run_id": "run-1"', "\0" * 99])
+def test_a_record_that_cannot_be_read_tells_of_nobody(
+    local: LocalTransport, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / ".cvs").mkdir()
+    (tmp_path / ".cvs" / "lock").write_text(text)
+    assert local.hold(str(tmp_path), holder("run-2")) is None
 
 
 def test_what_a_job_started_does_not_hold_on(local: LocalTransport, tmp_path: Path) -> None:
     """A worker that is left must not keep the next run out."""
-    local.hold(str(tmp_path), "run-1")
+    local.hold(str(tmp_path), holder("run-1"))
     process = local.start(["sleep", "60"], cwd=str(tmp_path), environment={}, sink=print)
     local.close()
     other = LocalTransport("node-0")
-    other.hold(str(tmp_path), "run-2")
+    other.hold(str(tmp_path), holder("run-2"))
     other.close()
     process.signal(signal.SIGKILL)
     assert eventually(lambda: process.poll() is not None)
@@ -372,7 +384,7 @@ def test_what_a_job_started_does_not_hold_on(local: LocalTransport, tmp_path: Pa
 def test_a_folder_that_cannot_be_held(local: LocalTransport, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TransportError, match=r"^node-0: .*file"):
-        local.hold(str(tmp_path / "file"), "run-1")
+        local.hold(str(tmp_path / "file"), holder("run-1"))
 
 
 # --- ports ------------------------------------------------------------------------------------------------
