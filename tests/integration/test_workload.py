@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import cvs
+from cvs.parsers.torch_trace import TorchTraceParser, trace_set_of
 
 SCRIPT = Path(cvs.__file__).parent / "workloads" / "aorta" / "train.py"
 SAMPLE = SCRIPT.parent / "config" / "distributed.yaml"
@@ -238,6 +239,63 @@ def test_log_is_this_ranks_own(good_job: tuple[Path, Rank]) -> None:
     assert log.rstrip().endswith("INFO done")
 
 
+# --- FSDP -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fsdp_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fsdp")
+    assert run_ranks(folder, "distributed.mode=fsdp") == [0, 0]
+    return folder
+
+
+def gathers(folder: Path) -> list[dict[str, Any]]:
+    """Collectives in rank 0's trace that gather a block's weights."""
+    return named(only_trace(folder, 0), "gloo:all_gather")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_fsdp_comes_to_the_losses_of_ddp(good_job: tuple[Path, Rank], fsdp_job: Path, rank: int) -> None:
+    ddp, fsdp = ([entry["loss"] for entry in metrics(job, rank)] for job in (good_job[0], fsdp_job))
+    assert len(fsdp) == 8
+    assert fsdp == pytest.approx(ddp, abs=1e-4)
+
+
+def test_fsdp_gathers_each_block_twice_a_step_and_reduces_it_once(fsdp_job: Path) -> None:
+    weights = 256 + 256 + 256 * 512 + 512 + 512 * 256 + 256
+    sent = [event["args"]["Input Dims"] for event in gathers(fsdp_job)]
+    assert sent == [[[weights // 2]]] * (3 * BLOCKS * 2)
+    reduced = named(only_trace(fsdp_job, 0), "gloo:all_reduce")
+    assert [event["args"]["Input Dims"] for event in reduced] == [[[weights]]] * (3 * BLOCKS)
+
+
+def test_cvs_takes_the_traces_of_fsdp_for_complete(fsdp_job: Path) -> None:
+    found = TorchTraceParser().parse(trace_set_of(fsdp_job / "artifacts", "none", world_size=2))
+    assert (found.problems, found.warnings, found.missing_ranks) == ((), (), ())
+    for rank in found.ranks:
+        assert rank.quality.status == "complete"
+        assert [step.number for step in rank.steps] == [2, 3, 4]
+        assert rank.cpu_ns is not None
+        assert min(rank.cpu_ns.comm, rank.cpu_ns.compute) > 0
+
+
+def test_fsdp_in_bf16_without_resharding_and_a_killed_rank(
+    good_job: tuple[Path, Rank], tmp_path: Path
+) -> None:
+    fsdp = ("distributed.mode=fsdp", "fsdp.reshard_after_forward=false", "fsdp.mixed_precision=bf16")
+    kill = ("inject.kind=kill", "inject.rank=1", "inject.step=5")
+    with ranks(tmp_path, *fsdp, *kill) as (survivor, victim):
+        assert victim.exit_code() == -signal.SIGKILL
+        assert survivor.exit_code() == 1
+        assert "gloo/transport/tcp" in survivor.stderr
+    assert [steps(only_trace(tmp_path, rank)) for rank in (0, 1)] == [[2, 3, 4], [2, 3, 4]]
+    types = [event["args"]["Input type"] for event in gathers(tmp_path)]
+    assert types == [["c10::BFloat16"]] * (3 * BLOCKS)
+    full, half = ([entry["loss"] for entry in metrics(job, 0)[:5]] for job in (good_job[0], tmp_path))
+    assert half == pytest.approx(full, abs=1e-3)
+    assert half != full
+
+
 # --- settings ---------------------------------------------------------------------------------------------
 
 
@@ -387,9 +445,26 @@ def test_unknown_injection_is_refused_before_anything_is_made(tmp_path: Path) ->
 
 def test_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "artifacts").write_text("")
-    with ranks(tmp_path, "training.max_step=3", world_size=1) as (rank,):
+    with ranks(tmp_path, "training.max_steps=3", world_size=1) as (rank,):
         assert rank.exit_code() == 2
         assert rank.stderr == "train.py: training.output_dir: [Errno 17] File exists: 'artifacts'\n"
+
+
+def test_pytorch_without_fsdp2_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    # As torch 2.5 has it; the interpreter reads this file before the script.
+    older = "from torch.distributed import fsdp\ndel fsdp.fully_shard\n"
+    (tmp_path / "sitecustomize.py").write_text(older)
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    env = environment(**place, **rendezvous, PYTHONPATH=str(tmp_path), PYTHONWARNINGS="ignore")
+    run = Rank("console", [PYTHON, *script(["distributed.mode=fsdp"])], tmp_path, env)
+    assert run.exit_code() == 2
+    assert re.fullmatch(
+        r"train\.py: distributed\.mode fsdp needs PyTorch 2\.6 or later, \S+ has \d\S+: "
+        r"install a later one there, or set distributed\.mode to ddp or manual\n",
+        run.stderr,
+    )
+    assert not (tmp_path / "artifacts").exists()
 
 
 def test_interpreter_without_pytorch_is_told_so(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ PyYAML only for a config in YAML. torchrun starts it, once per rank:
 
     python -m torch.distributed.run --nproc_per_node=2 train.py --config config/distributed.yaml
 
-Each rank fits a small network to a fixed synthetic regression task, averages gradients with the other ranks,
-and leaves below `training.output_dir`
+Each rank fits a small network to a fixed synthetic regression task, averages gradients with the other ranks
+(`distributed.mode` says how, and whether each rank keeps all weights), and leaves below `training.output_dir`
 
     rank<R>.log                 what this rank did
     rank_<RR>_metrics.jsonl     one object per step
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib.util
 import json
 import logging
@@ -35,6 +36,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -73,12 +75,18 @@ class UsageError(Exception):
 
 
 def setting(
-    default: Any, wanted: type | None = None, least: float | None = None, words: Iterable[str] = ()
+    default: Any,
+    wanted: type | None = None,
+    least: float | None = None,
+    words: Iterable[str] = (),
+    mode: str | None = None,
 ) -> Any:
-    """Field of a section: its default, its type (else the default's), its smallest value, its words."""
-    return field(
-        default=default, metadata={"wanted": wanted or type(default), "least": least, "words": tuple(words)}
-    )
+    """Field of a section: its default, its type (else the default's), its smallest value, its words.
+
+    Args: mode: the only `distributed.mode` in which it has an effect.
+    """
+    rule = {"wanted": wanted or type(default), "least": least, "words": tuple(words), "mode": mode}
+    return field(default=default, metadata=rule)
 
 
 @dataclass(frozen=True)
@@ -115,11 +123,22 @@ class Model:
 
 @dataclass(frozen=True)
 class Distributed:
-    """How ranks average gradients: `ddp` in buckets during backward, `manual` one by one after it."""
+    """How ranks average gradients: `ddp` in buckets during backward, `manual` one by one after it.
 
-    mode: str = setting("ddp", words=("ddp", "manual"))
-    bucket_cap_mb: float = setting(1.0, least=0.001)
-    timeout_seconds: float = setting(300.0, least=1)
+    With `fsdp` each rank keeps only its share of the weights; FSDP2 gathers a block's when it is their turn.
+    """
+
+    mode: str = setting("ddp", words=("ddp", "fsdp", "manual"))
+    bucket_cap_mb: float = setting(1.0, least=0.001, mode="ddp")
+    timeout_seconds: float = setting(60.0, least=1)
+
+
+@dataclass(frozen=True)
+class Fsdp:
+    """Whether a block's weights are dropped between forward and backward, and what a block computes in."""
+
+    reshard_after_forward: bool = setting(True, mode="fsdp")
+    mixed_precision: str = setting("none", words=("none", "bf16"), mode="fsdp")
 
 
 @dataclass(frozen=True)
@@ -148,11 +167,12 @@ INJECTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "raise": (("rank", "step"), ()),
     "kill": (("rank", "step"), ()),
     "hang": (("rank", "step"), ()),
+    "catch_sigterm": ((), ("rank",)),
     "abort_after_end": (("rank",), ()),
 }
 """What can be made to go wrong: for each kind the keys it needs, and those it takes."""
 
-LASTING = ("slow_compute", "slow_sleep", "extra_allreduce")
+LASTING = ("slow_compute", "slow_sleep", "extra_allreduce", "catch_sigterm")
 """Kinds that act in every step from `inject.step` (default 0) on; the others act once."""
 
 
@@ -175,6 +195,7 @@ class Job:
     dataset: Dataset
     model: Model
     distributed: Distributed
+    fsdp: Fsdp
     profiling: Profiling
     inject: Injection
 
@@ -227,25 +248,42 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def override(config: dict[str, Any], pairs: Sequence[str]) -> list[str]:
+def override(config: dict[str, Any], pairs: Sequence[str]) -> None:
     """Set each `section.key=value` of `pairs` in `config`; a text setting takes the value as it is written.
 
-    Returns: the keys that no setting has, and which thus have no effect.
-    Raises: UsageError: a pair has no `=`, or its section is no mapping in the config.
+    Raises: UsageError: a pair has no `=`, its section is no mapping in the config, no setting has its key, or
+    the job's mode does not heed it: it would change nothing, without a word.
     """
     known = known_settings()
-    unknown = []
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"--override: expected section.key=value, found {pair!r}")
         section, _, key = name.partition(".")
         if name not in known and section != "inject":
-            unknown.append(name)
-            continue
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise UsageError(f"--override {name}: no such key{hint}")
         wants_text = name in known and known[name].metadata["wanted"] is str
         section_of(config, section)[key] = text if wants_text else scalar(text)
-    return unknown
+    check_heeded([pair.partition("=")[0] for pair in pairs], mode_of(config))
+
+
+def check_heeded(names: Sequence[str], mode: str) -> None:
+    """Refuse settings that act only in another `distributed.mode`."""
+    known = known_settings()
+    for name in names:
+        only = known[name].metadata["mode"] if name in known else None
+        if only not in (None, mode):
+            raise UsageError(
+                f"--override {name} has no effect with distributed.mode {mode}: "
+                f"leave it out, or add distributed.mode={only}"
+            )
+
+
+def mode_of(config: dict[str, Any]) -> str:
+    """Checked `distributed.mode` of the config."""
+    return str(read_section("distributed", Distributed, section_of(config, "distributed")).mode)
 
 
 def section_of(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -302,6 +340,9 @@ def job_of(config: dict[str, Any], world_size: int) -> Job:
 
     Raises: UsageError: a value that cannot be used, or an injection or a trace that would never happen.
     """
+    if mode_of(config) != "fsdp":
+        # Aorta's own configs have this section in every mode, so it is not judged where nobody heeds it.
+        config = {**config, "fsdp": None}
     sections = {name: section_of(config, name) for name in SECTIONS}
     for key in sections["inject"]:
         if key not in {known.name for known in fields(Injection)}:
@@ -435,6 +476,11 @@ def hang() -> NoReturn:
         time.sleep(3600)
 
 
+def catch_sigterm() -> None:
+    """Go on training when asked to end, as Aorta's trainer does until its step is over."""
+    signal.signal(signal.SIGTERM, lambda *_: log.warning("SIGTERM: going on (inject.kind catch_sigterm)"))
+
+
 def allreduce_32_mib(device: torch.device) -> None:
     """Sum 32 MiB over all ranks: traffic of a model many times as big."""
     dist.all_reduce(torch.ones(8 * 2**20, device=device))
@@ -455,6 +501,7 @@ def disturb(inject: Injection, rank: int, step: int, device: torch.device) -> No
         "raise": lambda: fail(rank, step),
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "hang": hang,
+        "catch_sigterm": catch_sigterm,
     }
     actions[inject.kind]()
 
@@ -583,32 +630,28 @@ class Trainer:
 
     def __init__(self, job: Job, place: Place, device: torch.device) -> None:
         self.world_size = place.world_size
-        self.network = make_network(job.model, job.dataset.seed).to(device)
-        self.model = self.network if job.distributed.mode == "manual" else self._in_buckets(job, device)
+        self.mode = job.distributed.mode
+        self.model = make_network(job.model, job.dataset.seed).to(device)
+        if self.mode == "ddp":
+            self.model = in_buckets(self.model, job.distributed, device)
+        elif self.mode == "fsdp":
+            shard(self.model, job.fsdp, place.world_size, device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=job.optimizer.lr)
         self.inputs, self.targets = (part.to(device) for part in make_batch(job, place.rank))
-
-    def _in_buckets(self, job: Job, device: torch.device) -> nn.Module:
-        return DistributedDataParallel(
-            self.network,
-            device_ids=[device.index] if device.type == "cuda" else None,
-            bucket_cap_mb=job.distributed.bucket_cap_mb,
-            gradient_as_bucket_view=True,
-        )
 
     def train_step(self) -> float:
         """Forward, backward and update; waits for the device. Returns: this rank's loss before the update."""
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(self.inputs), self.targets)
         torch.autograd.backward(loss)
-        if self.model is self.network:
+        if self.mode == "manual":
             self._average_gradients()
         self.optimizer.step()
         return float(loss.item())
 
     def _average_gradients(self) -> None:
         """One parameter after the other, so that nothing can overlap with backward."""
-        for gradient in [parameter.grad for parameter in self.network.parameters()]:
+        for gradient in [parameter.grad for parameter in self.model.parameters()]:
             if gradient is not None:
                 dist.all_reduce(gradient)
                 gradient /= self.world_size
@@ -617,13 +660,60 @@ class Trainer:
 def make_network(model: Model, seed: int) -> nn.Module:
     """The network, on the CPU and from one seed, so that all ranks start with equal weights."""
     torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for _ in range(model.num_layers):
-        layers.append(nn.LayerNorm(model.model_dim))
-        layers.append(nn.Linear(model.model_dim, model.mlp_hidden_dim))
-        layers.append(nn.ReLU())
-        layers.append(nn.Linear(model.mlp_hidden_dim, model.model_dim))
-    return nn.Sequential(*layers)
+    return nn.Sequential(*(make_block(model) for _ in range(model.num_layers)))
+
+
+def make_block(model: Model) -> nn.Module:
+    """One block of the network, which FSDP gathers and drops as a whole."""
+    return nn.Sequential(
+        nn.LayerNorm(model.model_dim),
+        nn.Linear(model.model_dim, model.mlp_hidden_dim),
+        nn.ReLU(),
+        nn.Linear(model.mlp_hidden_dim, model.model_dim),
+    )
+
+
+def in_buckets(network: nn.Module, settings: Distributed, device: torch.device) -> nn.Module:
+    """The network inside one that averages gradients in buckets while backward goes on."""
+    return DistributedDataParallel(
+        network,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        bucket_cap_mb=settings.bucket_cap_mb,
+        gradient_as_bucket_view=True,
+    )
+
+
+def fsdp2() -> Any:
+    """The part of PyTorch that holds FSDP2; UsageError where it is too old for that."""
+    # Here, so that the other modes run with a PyTorch that has none, and need not wait for the import.
+    from torch.distributed import fsdp
+
+    if not hasattr(fsdp, "fully_shard"):
+        raise UsageError(
+            f"distributed.mode fsdp needs PyTorch 2.6 or later, {sys.executable} has {torch.__version__}: "
+            "install a later one there, or set distributed.mode to ddp or manual"
+        )
+    return fsdp
+
+
+def shard(network: nn.Module, settings: Fsdp, world_size: int, device: torch.device) -> None:
+    """Leave each rank its share of every block's weights.
+
+    With `bf16` blocks gather their weights and compute in it; what they hand on, and gradients, are float32.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    fsdp = fsdp2()
+    policy = fsdp.MixedPrecisionPolicy()
+    if settings.mixed_precision == "bf16":
+        policy = fsdp.MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
+    mesh = init_device_mesh(device.type, (world_size,))
+    for part in [*network.children(), network]:
+        fsdp.fully_shard(
+            part, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, mp_policy=policy
+        )
 
 
 def make_batch(job: Job, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -726,19 +816,33 @@ def main(argv: Sequence[str]) -> int:
     try:
         arguments = parse_arguments(argv)
         config = read_config(arguments.config)
-        unknown = override(config, [pair for group in arguments.override for pair in group])
+        override(config, [pair for group in arguments.override for pair in group])
         place = place_of(os.environ)
         job = job_of(config, place.world_size)
         device = device_of(place.local_rank)
+        if job.distributed.mode == "fsdp":
+            fsdp2()
         output = prepare_output(job, place.rank)
     except UsageError as refusal:
         print(f"train.py: {refusal}", file=sys.stderr)
         get_error_handler().record_exception(refusal)
         return 2
-    for name in unknown if place.rank == 0 else []:
-        print(f"train.py: --override {name}: no such key here, it has no effect", file=sys.stderr)
     run(job, place, device, output, arguments.enable_rocm_metrics)
 
 
+def end_badly() -> NoReturn:
+    """Print the exception that is being handled and leave at once.
+
+    As at a good end, threads of gloo that outlive the process group would turn an orderly exit into SIGABRT.
+    """
+    traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    sys.exit(record(main)(sys.argv[1:]))
+    try:
+        sys.exit(record(main)(sys.argv[1:]))
+    except Exception:
+        end_badly()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -48,7 +49,7 @@ def bare_train() -> Iterator[ModuleType]:
 
 def job(train: ModuleType, *pairs: str, config: dict[str, Any] | None = None, world_size: int = 2) -> Any:
     config = config or {}
-    assert train.override(config, pairs) == []
+    train.override(config, pairs)
     return train.job_of(config, world_size)
 
 
@@ -82,11 +83,24 @@ def test_keys_of_other_trainers_are_ignored(train: ModuleType) -> None:
     assert train.job_of(config, 2).training.max_steps == 9
 
 
+@pytest.mark.parametrize(
+    "section", [{"mixed_precision": "fp16", "reshard_after_forward": None}, "FULL_SHARD"]
+)
+def test_fsdp_section_is_not_judged_in_other_modes(train: ModuleType, section: Any) -> None:
+    assert train.job_of({"fsdp": section}, 2) == train.job_of({}, 2)
+
+
+def test_fsdp_section_of_other_trainers_may_hold_more(train: ModuleType) -> None:
+    section = {"sharding_strategy": "FULL_SHARD", "mixed_precision": "bf16", "reshard_after_forward": False}
+    made = train.job_of({"distributed": {"mode": "fsdp"}, "fsdp": section}, 2)
+    assert asdict(made.fsdp) == {"mixed_precision": "bf16", "reshard_after_forward": False}
+
+
 def test_config_without_pyyaml_may_be_json(bare_train: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps({"training": {"max_steps": 9}}))
     config = bare_train.read_config(path)
-    assert bare_train.override(config, ["profiling.use_gzip=true", "training.output_dir=here"]) == []
+    bare_train.override(config, ["profiling.use_gzip=true", "training.output_dir=here"])
     made = bare_train.job_of(config, 2)
     assert (made.training.max_steps, made.training.output_dir, made.profiling.use_gzip) == (9, "here", True)
 
@@ -122,24 +136,51 @@ def test_bad_file_is_one_line(
 def test_overrides_are_yaml_scalars_and_win_over_the_file(train: ModuleType) -> None:
     made = job(
         train,
-        *("training.max_steps=20", "profiling.record_shapes=false", "distributed.bucket_cap_mb=25"),
+        *("training.max_steps=20", "profiling.record_shapes=false", "distributed.timeout_seconds=25"),
         *("optimizer.lr=1e-3", "training.output_dir=2024-01-01", "distributed.mode=manual"),
         config={"training": {"max_steps": 9, "batch_size": 3}},
     )
     assert asdict(made.training) == {"max_steps": 20, "batch_size": 3, "output_dir": "2024-01-01"}
     assert made.profiling.record_shapes is False
-    assert made.distributed.bucket_cap_mb == 25.0
+    assert made.distributed.timeout_seconds == 25.0
     assert made.distributed.mode == "manual"
     assert made.optimizer.lr == 0.001
 
 
-def test_override_that_has_no_effect_is_told(train: ModuleType) -> None:
-    config: dict[str, Any] = {}
-    assert train.override(config, ["training.max_step=3", "epochs=2", "training.max_steps=4"]) == [
-        "training.max_step",
-        "epochs",
-    ]
-    assert config == {"training": {"max_steps": 4}}
+@pytest.mark.parametrize(
+    ("pair", "hint"), [("training.max_step=3", r" \(did you mean training\.max_steps\?\)"), ("epochs=2", "$")]
+)
+def test_override_that_would_have_no_effect_is_refused(train: ModuleType, pair: str, hint: str) -> None:
+    with pytest.raises(train.UsageError, match=rf"--override {pair.partition('=')[0]}: no such key{hint}"):
+        train.override({}, [pair])
+
+
+@pytest.mark.parametrize(
+    ("config", "pairs", "refused"),
+    [
+        ({}, "fsdp.mixed_precision=none", "fsdp.mixed_precision has no effect with distributed.mode ddp"),
+        (
+            {"distributed": {"mode": "fsdp"}},
+            "fsdp.reshard_after_forward=false distributed.mode=manual",
+            "fsdp.reshard_after_forward has no effect with distributed.mode manual",
+        ),
+        (
+            {"distributed": {"mode": "fsdp"}},
+            "distributed.bucket_cap_mb=25",
+            "distributed.bucket_cap_mb has no effect with distributed.mode fsdp",
+        ),
+    ],
+)
+def test_override_that_only_another_mode_heeds_is_refused(
+    train: ModuleType, config: dict[str, Any], pairs: str, refused: str
+) -> None:
+    with pytest.raises(train.UsageError, match=rf"^--override {re.escape(refused)}: leave it out, or add "):
+        train.override(config, pairs.split(" "))
+
+
+def test_override_of_the_mode_may_come_after_that_of_its_keys(train: ModuleType) -> None:
+    pairs = ("fsdp.mixed_precision=bf16", "fsdp.reshard_after_forward=false", "distributed.mode=fsdp")
+    assert asdict(job(train, *pairs).fsdp) == {"mixed_precision": "bf16", "reshard_after_forward": False}
 
 
 def test_second_group_of_overrides_is_refused(train: ModuleType) -> None:
@@ -166,7 +207,16 @@ def test_second_group_of_overrides_is_refused(train: ModuleType) -> None:
         ("optimizer.lr=true", r"optimizer\.lr: expected a number, found True"),
         ("optimizer.lr=2024-13-45", r"optimizer\.lr: expected a number, found '2024-13-45'"),
         ("profiling.use_gzip=1", r"profiling\.use_gzip: expected true or false, found 1"),
-        ("distributed.mode=fsdp", r"distributed\.mode: expected one of ddp, manual, found 'fsdp'"),
+        ("distributed.mode=hsdp", r"distributed\.mode: expected one of ddp, fsdp, manual, found 'hsdp'"),
+        ("fsdp.shard=1", r"--override fsdp\.shard: no such key"),
+        (
+            "distributed.mode=fsdp fsdp.mixed_precision=fp16",
+            r"fsdp\.mixed_precision: expected one of none, bf16",
+        ),
+        (
+            "distributed.mode=fsdp fsdp.reshard_after_forward=2",
+            r"fsdp\.reshard_.*: expected true or false, found 2",
+        ),
         ("profiling.warmup=9", r"wait \+ warmup = 10 leave nothing of training\.max_steps 8 to trace"),
         ("profiling.tensorboard=false", r"profiling: no trace is asked for"),
         ("profiling.trace_filename=../t.json", r"profiling\.trace_filename: .*found '\.\./t\.json'"),
@@ -209,6 +259,7 @@ def test_profiling_is_not_judged_where_it_is_off(train: ModuleType) -> None:
         ("inject.kind=raise inject.rank=1 inject.step=7", 1, 7, None),
         ("inject.kind=kill inject.rank=0 inject.step=0", 0, 0, None),
         ("inject.kind=hang inject.rank=0 inject.step=0", 0, 0, None),
+        ("inject.kind=catch_sigterm inject.rank=1", 1, None, None),
         ("inject.kind=abort_after_end inject.rank=1", 1, None, None),
     ],
 )
