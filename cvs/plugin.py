@@ -196,9 +196,14 @@ class Suite:
 def parse_overrides(text: str) -> dict[str, str]:
     """What `--training_overrides` says.
 
-    Raises: ConfigError: a word that is no `key=value`.
+    Raises: ConfigError: a word that is no `key=value`, or a quote without its end.
     """
-    pairs = [word.partition("=") for word in shlex.split(text)]
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        message = f"--training_overrides: {str(error).lower()} (words are split as in a shell)"
+        raise ConfigError([message]) from None
+    pairs = [word.partition("=") for word in words]
     wrong = [key for key, equals, _ in pairs if not equals or not key]
     if wrong:
         raise ConfigError([f"--training_overrides: {word!r} is not key=value" for word in wrong])

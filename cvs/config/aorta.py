@@ -12,8 +12,10 @@ from cvs.config.environment import EnvVars, VariableName, gloo_misfits
 from cvs.config.model import ConfigModel
 from cvs.config.problem import Key, Problem, refuse_misfits
 from cvs.config.scalars import (
+    UNSPEAKABLE,
     Count,
     Integer,
+    Name,
     NotNegative,
     Optional,
     OverrideValue,
@@ -32,7 +34,10 @@ class _AortaModel(ConfigModel):
 
 def _absolute(path: str) -> str:
     if not path.startswith("/"):
-        raise ValueError(f"{path} is no absolute path (one that begins with /; {{home}} stands for the home)")
+        found = path or "''"
+        raise ValueError(
+            f"{found} is no absolute path (one that begins with /; {{home}} stands for the home)"
+        )
     return path
 
 
@@ -44,8 +49,8 @@ def _inside(path: str) -> str:
 
 
 def _override_key(key: str) -> str:
-    if not key or "=" in key or any(char.isspace() for char in key):
-        raise ValueError(f"{key!r} is no key of the training config (letters and points, no = and no space)")
+    if not key or "=" in key or any(char.isspace() for char in key) or UNSPEAKABLE.search(key):
+        raise ValueError("is no key of the training config (letters and points, no = and no space)")
     return key
 
 
@@ -57,18 +62,18 @@ InsidePath = Annotated[Text, AfterValidator(_inside)]
 class Docker(_AortaModel):
     """The container that the job runs in."""
 
-    image: Text = "jeffdaily/pytorch:torchrec-dlrm-complete"
-    container_name: Text = "aorta-benchmark"
-    shm_size: Text = "17G"
-    network_mode: Text = "host"
+    image: Name = "jeffdaily/pytorch:torchrec-dlrm-complete"
+    container_name: Name = "aorta-benchmark"
+    shm_size: Name = "17G"
+    network_mode: Name = "host"
     privileged: Switch = True
 
 
 class Rccl(_AortaModel):
     """Where RCCL is built from and to, unless `skip_rccl_build`."""
 
-    clone_url: Text = "https://github.com/ROCmSoftwarePlatform/rccl.git"
-    branch: Text = "develop"
+    clone_url: Name = "https://github.com/ROCmSoftwarePlatform/rccl.git"
+    branch: Name = "develop"
     build_path: AbsolutePath = "/mnt/rccl"
 
 
@@ -113,6 +118,8 @@ TORCHRUN_OPTIONS = (
     *("max_restarts", "log_dir", "tee", "redirects"),
 )
 """Options of torchrun that cvs sets, or that would undo one that it sets."""
+TORCHRUN_LETTERS = ("-t", "-r")
+"""Short for tee and redirects."""
 TRAIN_OPTIONS = ("config", "override")
 """Options of the trainer that cvs sets."""
 
@@ -125,7 +132,7 @@ class MultiNode(_AortaModel):
     """Ranks per node; `gpus_per_node` where it is not given."""
     master_port: Optional[UserPort] = None
     """Rendezvous port; a free one on the head where it is not given."""
-    master_addr: Optional[Text] = None
+    master_addr: Optional[Name] = None
     """Rendezvous host; the head's `vpc_ip` where it is not given."""
     train_script: InsidePath = "train.py"
     extra_torchrun_args: tuple[Text, ...] = ()
@@ -139,14 +146,20 @@ class MultiNode(_AortaModel):
 
     def misfits(self) -> Iterator[Problem]:
         """Options that cvs sets itself."""
-        yield from _repeated(self.extra_torchrun_args, TORCHRUN_OPTIONS, "extra_torchrun_args")
-        yield from _repeated(self.extra_train_args, TRAIN_OPTIONS, "extra_train_args")
+        yield from _repeated(
+            self.extra_torchrun_args, "extra_torchrun_args", TORCHRUN_OPTIONS, TORCHRUN_LETTERS
+        )
+        yield from _repeated(self.extra_train_args, "extra_train_args", TRAIN_OPTIONS)
 
 
-def _repeated(arguments: tuple[str, ...], own: tuple[str, ...], key: str) -> Iterator[Problem]:
+def _repeated(
+    arguments: tuple[str, ...], key: str, own: tuple[str, ...], letters: tuple[str, ...] = ()
+) -> Iterator[Problem]:
     for index, argument in enumerate(arguments):
-        option = argument.partition("=")[0]
-        if option.startswith("--") and option[2:].replace("-", "_") in own:
+        option = argument.partition("=")[0] if argument.startswith("--") else argument[:2]
+        # argparse takes the beginning of an option for the whole: `--nnode` for `--nnodes`.
+        name = option[2:].replace("-", "_")
+        if option in letters or (name and any(full.startswith(name) for full in own)):
             yield Problem(("multi_node", key, index), f"{option} is set by cvs; leave it out here")
 
 
@@ -168,7 +181,7 @@ class AortaConfig(_AortaModel):
 
     aorta_path: AbsolutePath
     aorta_auto_clone: Switch = False
-    aorta_clone_url: Optional[Text] = None
+    aorta_clone_url: Optional[Name] = None
     container_mount_path: AbsolutePath = "/mnt"
     base_config: InsidePath = "config/distributed.yaml"
     training_overrides: dict[Annotated[str, AfterValidator(_override_key)], OverrideValue] = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -11,11 +11,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_valida
 
 from cvs.config.environment import EnvVars, gloo_misfits
 from cvs.config.model import ConfigModel
-from cvs.config.problem import Problem, refuse_misfits
-from cvs.config.scalars import Count, Digits, Optional, Plain, Port, Text, native
+from cvs.config.problem import Problem, nearest, refuse_misfits
+from cvs.config.scalars import Count, Digits, Name, Optional, Port, Text, is_misread, is_null, native
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_IPV6 = re.compile(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9._-]+)?")
+_IPV6 = re.compile(r"(?P<address>[0-9A-Fa-f:.]+)(?:%[A-Za-z0-9._-]+)?")
 _WITH_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*):(?P<port>\d+)")
 
 
@@ -31,21 +31,21 @@ class _ClusterModel(ConfigModel):
 
 
 def _with_hint(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    return f"{key} (did you mean {near[0]}?)" if near else key
+    near = nearest(key, known, cutoff=0.75)
+    return f"{key} (did you mean {near}?)" if near else key
 
 
 class HeadNode(_ClusterModel):
     """Which node is the head: node rank 0 and host of the rendezvous."""
 
-    mgmt_ip: Optional[Text] = None
+    mgmt_ip: Optional[Name] = None
     """A key of `node_dict`; the first node where it is not given."""
 
 
 class Node(_ClusterModel):
     """One machine."""
 
-    vpc_ip: Text
+    vpc_ip: Name
     """Address by which the other nodes reach it."""
     bmc_ip: Optional[Text] = None
     """Kept for other suites; without effect here."""
@@ -54,12 +54,14 @@ class Node(_ClusterModel):
 
 
 def _secret(value: Any) -> Any:
-    if value is None or isinstance(value, SecretStr):
+    if isinstance(value, SecretStr):
         return value
+    if is_null(value):
+        return None
     # Never shown, not even in the message about it.
-    if not isinstance(value, str) or isinstance(value, Digits):
+    if not isinstance(value, str) or isinstance(value, Digits) or is_misread(value):
         raise ValueError("a secret is text; write it in quotes, or as ${VARIABLE}")
-    return None if isinstance(value, Plain) and value in ("", "~", "null") else SecretStr(str(value))
+    return SecretStr(str(value))
 
 
 Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
@@ -68,19 +70,19 @@ Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
 class ClusterConfig(_ClusterModel):
     """The cluster file, validated; what planning and runners get."""
 
-    username: Text
-    priv_key_file: Optional[Text] = None
+    username: Name
+    priv_key_file: Optional[Name] = None
     password: Secret = None
     head_node_dict: HeadNode = HeadNode()
     node_dict: Annotated[dict[str, Node], Field(min_length=1)]
     env_vars: EnvVars = Field(default_factory=dict)
-    home_mount_dir_name: Text = "home"
-    node_dir_name: Text = "root"
+    home_mount_dir_name: Name = "home"
+    node_dir_name: Name = "root"
     transport: Literal["ssh", "local"] = "ssh"
     ssh_port: Optional[Port] = None
-    jump_host: Optional[Text] = None
-    ssh_config: Optional[Text] = None
-    known_hosts: Optional[Text] = None
+    jump_host: Optional[Name] = None
+    ssh_config: Optional[Name] = None
+    known_hosts: Optional[Name] = None
     host_key_policy: Literal["strict", "accept-new"] = "strict"
     priv_key_passphrase: Secret = None
     max_parallel: Count = 64
@@ -102,7 +104,7 @@ class ClusterConfig(_ClusterModel):
     def _unknown_head(self) -> Iterator[Problem]:
         head = self.head_node_dict.mgmt_ip
         if head is not None and head not in self.node_dict:
-            near = difflib.get_close_matches(head, self.node_dict, n=1, cutoff=0.0)[0]
+            near = nearest(head, self.node_dict, cutoff=0.0)
             text = f"{head} is no key of node_dict (did you mean {near}?)"
             yield Problem(("head_node_dict", "mgmt_ip"), text, involves=(("node_dict",),))
 
@@ -121,11 +123,19 @@ class ClusterConfig(_ClusterModel):
 
 def _strange_names(names: list[str]) -> Iterator[Problem]:
     for name in names:
-        if _HOST.fullmatch(name) or _IPV6.fullmatch(name):
+        if _HOST.fullmatch(name) or _is_ipv6(name):
             continue
         with_port = _WITH_PORT.fullmatch(name)
         hint = f"; the port goes into ssh_port: {with_port['port']}" if with_port else ""
         yield Problem(("node_dict", name), f"{name!r} is no host name, IPv4 or IPv6 address{hint}")
+
+
+def _is_ipv6(name: str) -> bool:
+    found = _IPV6.fullmatch(name)
+    try:
+        return bool(found and ipaddress.IPv6Address(found["address"]))
+    except ValueError:
+        return False
 
 
 def _twins(nodes: dict[str, Node]) -> Iterator[Problem]:
@@ -133,5 +143,5 @@ def _twins(nodes: dict[str, Node]) -> Iterator[Problem]:
     for name, node in nodes.items():
         if node.vpc_ip in first:
             text = f"{node.vpc_ip} is the vpc_ip of {first[node.vpc_ip]}, too; each node has its own"
-            yield Problem(("node_dict", name, "vpc_ip"), text)
+            yield Problem(("node_dict", name, "vpc_ip"), text, involves=(("transport",),))
         first.setdefault(node.vpc_ip, name)

@@ -16,12 +16,15 @@ from typing import Any, NoReturn
 
 import yaml
 
+from cvs.config.model import blanked
 from cvs.config.problem import Key, Place, Problem
 from cvs.config.scalars import Digits, Plain, is_misread
 from cvs.errors import ConfigError
 
 _MAX_VALUES = 1_000_000
 """More than any cluster has; a YAML bomb unfolds to more."""
+_MAX_DEPTH = 100
+_TOO_DEEP = f"is nested more than {_MAX_DEPTH} levels deep; no key is"
 
 
 class Document:
@@ -71,14 +74,15 @@ def read_document(file: Path) -> Document:
     text = _text_of(file)
     if not text.strip():
         raise ConfigError([f"{file}: is empty; a mapping of keys is expected"])
+    source = _Source(file, text)
     if text.lstrip()[0] in "{[":
         if file.suffix == ".json":
-            return _json_document(file, text)
+            return _json_document(source)
         try:
-            return _json_document(file, text)
+            return _json_document(source)
         except ConfigError:
             pass  # flow style YAML looks alike
-    return _yaml_document(file, text)
+    return _yaml_document(source)
 
 
 def _text_of(file: Path) -> str:
@@ -90,15 +94,36 @@ def _text_of(file: Path) -> str:
         raise ConfigError([f"{file}: is not UTF-8 text (byte {error.start})"]) from None
 
 
-def _syntax_error(file: Path, text: str, place: Place, message: str) -> NoReturn:
-    line, column = place
-    lines = text.splitlines()
-    shown = lines[line - 1] if line <= len(lines) else ""
-    # A long line is shown around the place; a tab takes one column, as it does in `column`.
-    start = max(column - 60, 0)
-    excerpt = shown[start : start + 100].replace("\t", " ")
-    caret = " " * (column - 1 - start) + "^"
-    raise ConfigError([f"{file}:{line}:{column}: syntax: {message}\n    {excerpt}\n    {caret}"]) from None
+_LINE_END = re.compile(r"\r\n|\n|\r")
+"""Of editors; YAML knows further ones, which would number the lines otherwise than they are shown."""
+
+
+class _Source:
+    """The text of a file, and at which line and column its characters stand."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self.file = file
+        self.text = text
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(found.end() for found in _LINE_END.finditer(self.text))]
+
+    def place(self, offset: int) -> Place:
+        """Line and column of a character."""
+        line = bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1
+
+    def refuse(self, offset: int, message: str) -> NoReturn:
+        """Raise a syntax error, shown with its line and a caret."""
+        line, column = self.place(offset)
+        shown = _LINE_END.split(blanked(self.text)[self._starts[line - 1] :], maxsplit=1)[0]
+        # A long line is shown around the place; what is no character to see takes one column.
+        start = max(column - 60, 0)
+        excerpt = "".join(char if char.isprintable() else " " for char in shown[start : start + 100])
+        caret = " " * (column - 1 - start) + "^"
+        told = f"{self.file}:{line}:{column}: syntax: {message}\n    {excerpt}\n    {caret}"
+        raise ConfigError([told]) from None
 
 
 def _mapping(file: Path, data: Any) -> dict[str, Any]:
@@ -115,7 +140,8 @@ class _NoNumberError(Exception):
     """`NaN` or `Infinity`, which Python's reader would take."""
 
 
-def _json_document(file: Path, text: str) -> Document:
+def _json_document(source: _Source) -> Document:
+    file, text = source.file, source.text
     doubled = False
 
     def mapping_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,41 +158,57 @@ def _json_document(file: Path, text: str) -> Document:
             text, object_pairs_hook=mapping_of, parse_int=Digits, parse_float=Digits, parse_constant=refuse
         )
     except json.JSONDecodeError as error:
-        _syntax_error(file, text, (error.lineno, error.colno), _json_message(error, text))
+        source.refuse(error.pos, _json_message(error, text))
     except _NoNumberError as error:
-        place = next(place for word, place in _json_tokens(text) if word == str(error))
-        _syntax_error(file, text, place, f"{error} is no number in JSON")
+        offset = next(token.start() for token in _TOKEN.finditer(text) if token[0] == str(error))
+        source.refuse(offset, f"{error} is no number in JSON")
     except RecursionError:
-        raise ConfigError([f"{file}: is nested too deeply"]) from None
-    document = Document(file, _mapping(file, data), lambda: _json_places(text))
+        raise ConfigError([f"{file}: {_TOO_DEEP}"]) from None
+    if _is_too_deep(data):
+        raise ConfigError([f"{file}: {_TOO_DEEP}"])
+    document = Document(file, _mapping(file, data), lambda: _json_places(source))
     if doubled:
-        document.problems += _given_twice(_json_places(text))
+        document.problems += _given_twice(_json_places(source))
     return document
 
 
+def _is_too_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(_MAX_DEPTH + 1):
+        mappings = [item.values() for item in level if isinstance(item, dict)]
+        lists = [item for item in level if isinstance(item, list)]
+        level = [item for items in (*mappings, *lists) for item in items]
+    return bool(level)
+
+
+_JSON_HINTS = (
+    (re.compile(r"//|/\*|#"), "JSON has no comments"),
+    (re.compile(r"'"), "single quotes; JSON knows double ones only"),
+    (re.compile(r"\t"), "a tab inside a text is written \\t"),
+    (re.compile(r"[\r\n]"), "a text ends in the line in which it begins; a line end inside is written \\n"),
+    (re.compile(r"(?<=\d)[\w.]|[.+]"), "no number as JSON writes it; text stands in double quotes"),
+    (re.compile(r'(?<!")([^\W\d]|[/~<$])'), "a word without quotes; only true, false and null need none"),
+    (re.compile(r"\Z"), "the file ends too early"),
+)
+"""What stands at the place of the error, and what to do about it."""
+
+
 def _json_message(error: json.JSONDecodeError, text: str) -> str:
-    before = text[: error.pos].rstrip()
-    if before.endswith(",") and text[error.pos : error.pos + 1] in "}]":
+    if text[: error.pos].rstrip().endswith(",") and text[error.pos : error.pos + 1] in ("}", "]"):
         return "a comma before a closing bracket"
-    message = error.msg[0].lower() + error.msg[1:]
-    return f"{message}: trailing comma" if before.endswith(",") else message
+    message = re.sub("( starting)? at$", "", error.msg[0].lower() + error.msg[1:])
+    hints = [hint for start, hint in _JSON_HINTS if start.match(text, error.pos)]
+    return ": ".join([message, *hints[:1]])
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
-_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-def _json_tokens(text: str) -> Iterator[tuple[str, Place]]:
-    starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
-    for token in _TOKEN.finditer(text):
-        line = bisect_right(starts, token.start())
-        yield token[0], (line, token.start() - starts[line - 1] + 1)
-
-
-def _json_places(text: str) -> Iterator[tuple[Key, Place]]:
-    """Every key and every list item with its place, in order; `text` is known to be JSON."""
-    way: list[str | int] = []  # innermost last; -1 where a mapping's next key is still to come
-    for word, place in _json_tokens(text):
+def _json_places(source: _Source) -> Iterator[tuple[Key, Place]]:
+    """Every key and every list item with its place, in order; the text is known to be JSON."""
+    way: list[str | int] = []  # innermost last
+    for token in _TOKEN.finditer(source.text):
+        word, place = token[0], source.place(token.start())
         if word in ("}", "]"):
             way.pop()
         elif word == ",":
@@ -198,25 +240,31 @@ def _given_twice(places: Iterable[tuple[Key, Place]]) -> Iterator[Problem]:
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
-_PLAIN_TAGS = frozenset(_TAG + kind for kind in ("str", "null", "bool", "int", "float", "timestamp", "value"))
+_PLAIN_TAGS = frozenset(
+    _TAG + kind for kind in ("str", "null", "bool", "int", "float", "timestamp", "value", "merge")
+)
 _MERGE = _TAG + "merge"
-_MAX_DEPTH = 100
+_BARE_PLACEHOLDER = re.compile(r"\{[\w-]+\}\s*\Z")
 
 
-def _yaml_document(file: Path, text: str) -> Document:
+def _yaml_document(source: _Source) -> Document:
+    file, text = source.file, source.text
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = " ".join(filter(None, (error.context, error.problem)))
-        _syntax_error(file, text, _place_of(mark) if mark else (1, 1), message)
+        offset = mark.index if mark else 0
+        if _BARE_PLACEHOLDER.search(text[:offset]):
+            message += "; a value that begins with a placeholder stands in quotes"
+        source.refuse(offset, message)
     except yaml.YAMLError as error:
         raise ConfigError([f"{file}: syntax: {' '.join(str(error).split())}"]) from None
     except RecursionError:
-        raise ConfigError([f"{file}: is nested too deeply"]) from None
+        raise ConfigError([f"{file}: {_TOO_DEEP}"]) from None
     if root is None:
         raise ConfigError([f"{file}: holds comments only; a mapping of keys is expected"])
-    tree = _YamlTree(file, text)
+    tree = _YamlTree(source)
     data = tree.value(root, ())
     document = Document(file, _mapping(file, data), lambda: tree.places(root, ()))
     document.problems += tree.problems
@@ -225,16 +273,11 @@ def _yaml_document(file: Path, text: str) -> Document:
     return document
 
 
-def _place_of(mark: Any) -> Place:
-    return mark.line + 1, mark.column + 1
-
-
 class _YamlTree:
     """Nodes as data, scalars as written; and where each of them stands."""
 
-    def __init__(self, file: Path, text: str) -> None:
-        self.file = file
-        self.text = text
+    def __init__(self, source: _Source) -> None:
+        self.source = source
         self.doubled = False
         self.problems: list[Problem] = []
         self._values = 0
@@ -243,8 +286,10 @@ class _YamlTree:
     def value(self, node: Any, way: Key) -> Any:
         """Data of `node`, which stands at `way`."""
         self._values += 1
-        if self._values > _MAX_VALUES or len(way) > _MAX_DEPTH:
+        if self._values > _MAX_VALUES:
             self._refuse(node, "unfolds to more than any file needs (an alias of aliases?)")
+        if len(way) > _MAX_DEPTH:
+            self._refuse(node, _TOO_DEEP)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, way)
         if isinstance(node, yaml.SequenceNode):
@@ -257,7 +302,7 @@ class _YamlTree:
             key = self._scalar(key_node)
             if is_misread(key):
                 text = f"the key `{key}` is not read as text; write it in quotes"
-                self.problems.append(Problem((*way, str(key)), text, _place_of(key_node.start_mark)))
+                self.problems.append(Problem((*way, str(key)), text, self._place(key_node)))
             self.doubled |= str(key) in mapping
             mapping[str(key)] = self.value(value_node, (*way, str(key)))
         return mapping
@@ -266,11 +311,14 @@ class _YamlTree:
         if not isinstance(node, yaml.ScalarNode):
             self._refuse(node, "a key is a text")
         if node.tag not in _PLAIN_TAGS:
-            self._refuse(node, f"the tag {node.tag} has no meaning here")
+            self._refuse(node, "a tag (a word that begins with !) has no meaning here; quotes make it text")
         return str(node.value) if node.style else Plain(node.value)
 
     def _refuse(self, node: Any, message: str) -> NoReturn:
-        _syntax_error(self.file, self.text, _place_of(node.start_mark), message)
+        self.source.refuse(node.start_mark.index, message)
+
+    def _place(self, node: Any) -> Place:
+        return self.source.place(node.start_mark.index)
 
     def _entries(self, node: Any) -> list[tuple[Any, Any]]:
         """Keys and values of a mapping; those merged into it come last, where it has none of its own."""
@@ -303,9 +351,9 @@ class _YamlTree:
         if isinstance(node, yaml.MappingNode):
             for key_node, value in self._entries(node):
                 key = (*way, str(key_node.value))
-                yield key, _place_of(key_node.start_mark)
+                yield key, self._place(key_node)
                 yield from self.places(value, key)
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                yield (*way, index), _place_of(item.start_mark)
+                yield (*way, index), self._place(item)
                 yield from self.places(item, (*way, index))

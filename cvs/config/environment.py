@@ -8,15 +8,15 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from cvs.config.problem import Key, Problem
-from cvs.config.scalars import Text
+from cvs.config.scalars import UNSPEAKABLE, Text
 
 _OWN = ("CVS_RUN_ID", "TORCHELASTIC_RUN_ID")
 """By these cvs knows the processes of a run."""
 
 
 def _variable_name(name: str) -> str:
-    if not name or "=" in name or "\0" in name:
-        raise ValueError(f"{name!r} cannot be the name of a variable")
+    if not name or "=" in name or UNSPEAKABLE.search(name):
+        raise ValueError("cannot be the name of a variable")
     if name in _OWN:
         raise ValueError("is set by cvs, which finds the processes of a run by it")
     return name

@@ -16,13 +16,15 @@ import cvs
 from cvs.config.aorta import AortaConfig
 from cvs.config.cluster import ClusterConfig, Node
 from cvs.config.document import Document, read_document
-from cvs.config.placeholders import fill, leftovers
+from cvs.config.placeholders import changeme, fill, leftovers
 from cvs.config.problem import Problem
 from cvs.config.validation import model_at, validated
 from cvs.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _SECRETS = ("password", "priv_key_passphrase")
+_FOLDERS = {"home_mount_dir_name": "home-mount-dir", "node_dir_name": "node-dir-name"}
+"""Keys of the cluster file that are the values of placeholders."""
 _SECRET = re.compile(r"\$\{(\w+)\}")
 
 
@@ -66,20 +68,17 @@ def read_cluster(path: str | Path) -> Loaded[ClusterConfig]:
         raise ConfigError([f"{path}: looks like a benchmark file; give it as --config_file"])
     data = _without_comments(document.data)
     user = getpass.getuser()
-    values = {
-        "user-id": user,
-        "user": user,
-        "home-mount-dir": str(data.get("home_mount_dir_name", "home")),
-        "node-dir-name": str(data.get("node_dir_name", "root")),
-        "home": str(Path.home()),
-        "cvs": _package(),
-    }
+    values = {"user-id": user, "user": user, "home": str(Path.home()), "cvs": _package()}
+    folders = {key: data.pop(key) for key in _FOLDERS if key in data}
+    document.problems += leftovers(folders, values)
+    folders = fill(folders, values)
+    for key, name in _FOLDERS.items():
+        values[name] = str(folders.get(key, ClusterConfig.model_fields[key].default))
     # Braces in a secret are the secret's own.
     secrets = {key: data.pop(key) for key in _SECRETS if key in data}
-    filled = fill(data, values)
-    document.problems += leftovers(_ours(ClusterConfig, filled), values)
+    document.problems += leftovers(_ours(ClusterConfig, data), values)
     document.problems += _secret_problems(secrets)
-    filled.update(secrets)
+    filled = {**fill(data, values), **folders, **secrets}
     return Loaded(_checked(ClusterConfig, filled, document), document)
 
 
@@ -96,8 +95,9 @@ def read_aorta(path: str | Path, cluster: ClusterConfig) -> Loaded[AortaConfig]:
         "home": f"/{cluster.home_mount_dir_name}/{cluster.username}",
         "cvs": _package(),
     }
-    filled = fill(document.data, values)
-    document.problems += leftovers(filled, values)
+    data = {key: value for key, value in document.data.items() if key != "$schema"}
+    document.problems += leftovers(data, values)
+    filled = fill(data, values)
     document.problems += _contradictions(filled, cluster)
     return Loaded(_checked(AortaConfig, filled, document), document)
 
@@ -155,8 +155,9 @@ def _ours(model: type[BaseModel], data: Any) -> Any:
 
 
 def _secret_problems(data: dict[str, Any]) -> Iterator[Problem]:
-    """Put environment values where a secret is written `${NAME}`; a problem for each that is not set."""
+    """Put environment values where a secret is written `${NAME}`; a problem for each that has no value."""
     for key, value in data.items():
+        yield from changeme(str(value), (key,))
         found = _SECRET.fullmatch(str(value))
         if found and found[1] in os.environ:
             data[key] = os.environ[found[1]]
@@ -174,10 +175,8 @@ def _contradictions(data: dict[str, Any], cluster: ClusterConfig) -> Iterator[Pr
 
 
 def _checked(model: type[_Model], data: dict[str, Any], document: Document) -> _Model:
-    config, problems = validated(model, data)
-    told_already = {problem.key for problem in document.problems}
-    problems = [*document.problems, *(problem for problem in problems if problem.key not in told_already)]
-    if config is None or problems:
+    config, problems = validated(model, data, document.problems)
+    if config is None:
         told = dict.fromkeys(map(document.line, sorted(problems, key=document.order)))
         raise ConfigError(list(told))
     return config

@@ -37,6 +37,22 @@ def shown_argument(argument: str) -> str:
     return f"{name}={shown(name, value)}" if equals else argument
 
 
+_SECRET_IN_FILE = re.compile(
+    rf"""^(?P<indent>[ \t]*)(?P<name>.*?(?:{_SECRET_NAME.pattern})[\w.-]*["']?\s*[:=]\s*)"""
+    # To the end of the line, and on in lines that are indented further or begin no key of their own.
+    rf"""(?P<value>.*(?:\n(?:(?P=indent)[ \t].*|(?![ \t]*["']?[\w.-]+["']?[ \t]*:|[ \t\]}},]*$).*))*)""",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def blanked(text: str) -> str:
+    """The text of a file, perhaps of a broken one, with every secret in it overwritten by as many `*`."""
+    text = _SECRET_IN_FILE.sub(
+        lambda found: found["indent"] + found["name"] + re.sub(r"\S", "*", found["value"]), text
+    )
+    return _CREDENTIALS.sub(lambda found: re.sub(r"[^\s:/@]", "*", found[0]), text)
+
+
 class ConfigModel(BaseModel):
     """A part of one of the two files."""
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cvs.config.model import HIDDEN, shown, shown_argument
 from cvs.config.problem import Key, Problem
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{[^{}]*\}")  # `${NAME}` is a secret or a shell's
@@ -25,11 +26,10 @@ def fill(data: Any, values: Mapping[str, str]) -> Any:
 
 
 def leftovers(data: Any, known: Mapping[str, str], key: Key = ()) -> Iterator[Problem]:
-    """Each key or string that still holds a placeholder."""
+    """Each key or string, not filled yet, that holds a placeholder which is not known."""
     if isinstance(data, dict):
         for name, value in data.items():
-            if _LEFT_OVER.search(str(name)):
-                yield Problem((*key, name), "<changeme> is still there; write your own name")
+            yield from changeme(str(name), (*key, name), "name")
             yield from leftovers(value, known, (*key, name))
     elif isinstance(data, list):
         for index, value in enumerate(data):
@@ -39,8 +39,16 @@ def leftovers(data: Any, known: Mapping[str, str], key: Key = ()) -> Iterator[Pr
 
 
 def _leftovers_in(text: str, known: Mapping[str, str], key: Key) -> Iterator[Problem]:
-    if _LEFT_OVER.search(text):
-        yield Problem(key, "<changeme> is still there; write your own value")
+    yield from changeme(text, key)
     names = ", ".join(f"{{{name}}}" for name in known)
-    for found in _PLACEHOLDER.findall(text):
-        yield Problem(key, f"unknown placeholder {found} (known here: {names})")
+    nothing = dict.fromkeys(known, "")
+    visible = fill(shown(str(key[-1]), shown_argument(text)), nothing)
+    for found in _PLACEHOLDER.findall(fill(text, nothing)):
+        name = found if found in visible else HIDDEN
+        yield Problem(key, f"unknown placeholder {name} (known here: {names})")
+
+
+def changeme(text: str, key: Key, kind: str = "value") -> Iterator[Problem]:
+    """Whether a `<changeme>` of a sample is still in the text at `key`."""
+    if _LEFT_OVER.search(text):
+        yield Problem(key, f"<changeme> is still there; write your own {kind}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from cvs.config.model import shown, shown_argument
 
 Key = tuple[str | int, ...]
 """Way to a value from the top of a file: names of keys, indices of list items."""
@@ -24,8 +27,11 @@ class Problem:
     """Other keys that it holds only together with."""
 
     def __str__(self) -> str:
-        key = ".".join(map(str, self.key))
-        return f"{key}: {self.text}" if key else self.text
+        """One line, with neither a secret nor a character that a terminal would take for a command."""
+        key = ".".join(shown_argument(str(part)) or "''" for part in self.key)
+        text = shown("", self.text)
+        line = f"{key}: {text}" if key else text
+        return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
 
 
 class Misfits(ValueError):
@@ -44,3 +50,9 @@ def refuse_misfits(problems: Iterable[Problem]) -> None:
     found = tuple(problems)
     if found:
         raise Misfits(found)
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float) -> str | None:
+    """The one of `names` that was perhaps meant; None where none is as near as `cutoff` (0 to 1)."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return near[0] if near else None

@@ -13,14 +13,18 @@ import re
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([Tt ].*)?")
 _NULL_WORDS = ("", "~", "null", "Null", "NULL")
 _BOOL_WORDS = ("true", "false", "yes", "no", "on", "off", "y", "n")
-_UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")
+_MAX_DIGITS = 300
+"""More than any number of ours has, and so few that a float can hold it."""
+_MAX_SHOWN = 80
+UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")
 """What no argument, environment or file name can hold."""
 
 
@@ -59,8 +63,12 @@ def shown_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (Plain, Digits)):
-        return f"`{value}`"
-    return repr(value)
+        return f"`{_short(value)}`"
+    return repr(_short(value)) if isinstance(value, str) else repr(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN // 2]}… ({len(text)} characters)"
 
 
 def native(value: Any) -> Any:
@@ -69,9 +77,12 @@ def native(value: Any) -> Any:
         return {key: native(item) for key, item in value.items()}
     if isinstance(value, list):
         return [native(item) for item in value]
-    if isinstance(value, Digits):
-        return json.loads(value)
-    return yaml.safe_load(value) if isinstance(value, Plain) else value
+    if not isinstance(value, (Plain, Digits)):
+        return value
+    try:
+        return json.loads(value) if isinstance(value, Digits) else yaml.safe_load(value)
+    except (ValueError, yaml.YAMLError):  # such as 2024-13-01, `=` or 5,000 digits
+        return str(value)
 
 
 def _null(value: Any) -> Any:
@@ -79,7 +90,9 @@ def _null(value: Any) -> Any:
 
 
 def _written(value: object, pattern: re.Pattern[str]) -> bool:
-    return isinstance(value, (Plain, Digits)) and pattern.fullmatch(value) is not None
+    if not isinstance(value, (Plain, Digits)) or len(value) > _MAX_DIGITS:
+        return False
+    return pattern.fullmatch(value) is not None
 
 
 def _integer(value: Any) -> Any:
@@ -107,6 +120,8 @@ def _switch(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
+    if _is_bare_placeholder(value):
+        raise ValueError(f"`{{{next(iter(value))}}}` is a mapping without quotes; write it in quotes")
     if not isinstance(value, str):
         hint = "" if isinstance(value, (dict, list, tuple)) else "; write it in quotes"
         raise ValueError(f"{shown_value(value)} is no text{hint}")
@@ -114,12 +129,29 @@ def _text(value: Any) -> Any:
         raise ValueError(f"{shown_value(value)} is no text; write it in quotes")
     if is_misread(value):
         raise ValueError(f"{shown_value(value)} is not read as text; write it in quotes")
-    if _UNSPEAKABLE.search(value):
+    if UNSPEAKABLE.search(value):
         raise ValueError("holds a character that no text may hold (a null byte, half a surrogate pair)")
     return str(value)
 
 
+def _is_bare_placeholder(value: Any) -> bool:
+    """Whether this is what YAML makes of `{home}` without quotes."""
+    return isinstance(value, dict) and [*map(type, value.values())] == [Plain] and [*value.values()] == [""]
+
+
+def _not_empty(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty; a value is expected")
+    return value
+
+
+NESTED = "nested"
+"""Type of the error about a mapping where keys are written with points."""
+
+
 def _override(value: Any) -> Any:
+    if isinstance(value, dict) and not _is_bare_placeholder(value):
+        raise PydanticCustomError(NESTED, "a mapping is no text")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Plain) and value in ("true", "false"):
@@ -130,6 +162,8 @@ def _override(value: Any) -> Any:
 # The JSON Schema is for editors, which read YAML: there a plain number is as good as text.
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 """Quoted or plain text, as written: `03` stays `03`."""
+Name = Annotated[Text, AfterValidator(_not_empty)]
+"""Text that names something: a user, an address, a file."""
 OverrideValue = Annotated[
     str, BeforeValidator(_override), WithJsonSchema({"type": ["string", "number", "boolean"]})
 ]

@@ -416,6 +416,7 @@ def test_a_plan_that_is_printed_shows_no_secret() -> None:
 # --- the way to a node ------------------------------------------------------------------------------------
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+ARGUMENTS = WORDS.filter(lambda word: not word.startswith("-"))
 NAMES = st.text("ABCDEFXYZ_", min_size=1, max_size=6).map(lambda name: f"V{name}")
 
 
@@ -438,8 +439,8 @@ def plans(draw: st.DrawFn) -> LaunchPlan:
         training_overrides=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
         environment=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
         multi_node={
-            "extra_torchrun_args": draw(st.lists(WORDS, max_size=3)),
-            "extra_train_args": draw(st.lists(WORDS, max_size=3)),
+            "extra_torchrun_args": draw(st.lists(ARGUMENTS, max_size=3)),
+            "extra_train_args": draw(st.lists(ARGUMENTS, max_size=3)),
             "extra_env": draw(st.dictionaries(NAMES, WORDS, max_size=3)),
             "collect_traces": draw(st.booleans()),
         },

@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from conftest import PACKAGE, Files, SaveRun, report_of
+from cvs.errors import ConfigError
 from cvs.models import Failure, RunStatus
+from cvs.plugin import parse_overrides
 
 SUITE = PACKAGE / "tests" / "benchmark" / "test_aorta.py"
 
@@ -222,3 +224,13 @@ def test_the_cases_stay_in_one_process_under_xdist(judge: Judge, save_run: SaveR
 def test_a_pytest_run_without_a_cluster_file_is_left_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one(): pass")
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_overrides_are_split_as_in_a_shell() -> None:
+    assert parse_overrides("a.b=1 'c=x y' d=") == {"a.b": "1", "c": "x y", "d": ""}
+
+
+@pytest.mark.parametrize("text", ["'a=1", 'a="1', "a=1\\", "a", "a=1 =2"])
+def test_overrides_that_cannot_be_read_name_their_option(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--training_overrides: "):
+        parse_overrides(text)

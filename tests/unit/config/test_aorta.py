@@ -144,6 +144,11 @@ CHANGED: list[tuple[str, str, Any]] = [
         "multi_node.extra_torchrun_args",
         ["--local_ranks_filter=0"],
     ),
+    (
+        "multi_node: {extra_torchrun_args: [--role=x, -m, --]}",
+        "multi_node.extra_torchrun_args",
+        ["--role=x", "-m", "--"],
+    ),
     ("multi_node: {extra_env: {NCCL_IB_GID_INDEX: 3}}", "multi_node.extra_env", {"NCCL_IB_GID_INDEX": "3"}),
     ("multi_node: {grace_seconds: 0}", "multi_node.grace_seconds", 0),
     ("expected_results: {max_avg_iteration_ms: 0}", "expected_results.max_avg_iteration_ms", 0.0),

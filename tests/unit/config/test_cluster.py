@@ -97,7 +97,9 @@ def test_the_first_node_is_the_head(tmp_path: Path) -> None:
     assert load(tmp_path, SMALLEST).head == "10.0.0.1"
 
 
-@pytest.mark.parametrize("name", ["node-7", "n7.rack-2.example.com", "10.0.0.7", "fe80::7", "2001:db8::1"])
+@pytest.mark.parametrize(
+    "name", ["node-7", "n7.rack-2.example.com", "10.0.0.7", "fe80::7", "fe80::7%eth0", "2001:db8::1", "::"]
+)
 def test_node_names(tmp_path: Path, name: str) -> None:
     cluster = load(tmp_path, {"username": "alice", "node_dict": {name: {"vpc_ip": "192.168.0.7"}}})
     assert cluster.head == name
@@ -171,7 +173,9 @@ def test_a_port_in_a_node_name_goes_into_ssh_port(tmp_path: Path, name: str) -> 
     assert "ssh_port" in line
 
 
-@pytest.mark.parametrize("name", ["", "node 1", "alice@node-1", "node_dict/1", "-node", "no$de"])
+@pytest.mark.parametrize(
+    "name", ["", "node 1", "alice@node-1", "node_dict/1", "-node", "no$de", "fe80::7%", "1:2:3", "::g"]
+)
 def test_what_is_no_host_name_is_no_node_name(tmp_path: Path, name: str) -> None:
     line = problem(tmp_path, {"username": "alice", "node_dict": {name: {"vpc_ip": "192.168.0.1"}}})
     assert "node_dict" in line

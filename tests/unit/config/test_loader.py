@@ -178,6 +178,20 @@ def test_json_is_yaml(tmp_path: Path) -> None:
     assert (bench.gpus_per_node, bench.skip_rccl_build) == (2, True)
 
 
+def test_a_json_file_may_name_its_schema(tmp_path: Path) -> None:
+    assert aorta_of(tmp_path, '{"$schema": "aorta.schema.json", "aorta_path": "/a"}').aorta_path == "/a"
+    assert (
+        cluster_of(tmp_path, CLUSTER.replace("{", '{"$schema": "cluster.schema.json",', 1)).warnings() == []
+    )
+
+
+@pytest.mark.parametrize(
+    "deep", ["[" * 99 + "]" * 99, '{"a":' * 99 + "1" + "}" * 99], ids=["list", "mapping"]
+)
+def test_a_key_of_another_suite_may_be_deep(tmp_path: Path, deep: str) -> None:
+    cluster_of(tmp_path, CLUSTER.replace("{", f'{{"racks": {deep},', 1))
+
+
 # --- placeholders -----------------------------------------------------------------------------------------
 
 
@@ -208,6 +222,19 @@ def test_placeholders_of_the_benchmark_file_take_the_clusters_values(tmp_path: P
     assert bench.container_mount_path == "/n1/mnt"
     assert bench.docker.container_name == "aorta-alice-alice"
     assert bench.multi_node.extra_train_args == (f"{PACKAGE}/x",)
+
+
+def test_a_folder_may_be_named_by_a_placeholder(tmp_path: Path) -> None:
+    data = {
+        "username": "a",
+        "home_mount_dir_name": "{user-id}",
+        "node_dir_name": "of-{user}",
+        "priv_key_file": "/{home-mount-dir}/{node-dir-name}",
+        "node_dict": {"a": {"vpc_ip": "10.0.0.1"}},
+    }
+    cluster = cluster_of(tmp_path, json.dumps(data))
+    assert cluster.home_mount_dir_name == "localuser"
+    assert cluster.priv_key_file == "/localuser/of-localuser"
 
 
 def test_an_unquoted_placeholder_is_a_placeholder_inside_a_word(tmp_path: Path) -> None:

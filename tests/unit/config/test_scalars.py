@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from cvs.config.scalars import (
     Digits,
     Integer,
+    Name,
     NotNegative,
     Number,
     Optional,
@@ -112,6 +113,17 @@ def test_other_words_do_not(word: str) -> None:
     assert QUOTES in refusal(OverrideValue, Plain(word))
 
 
+@pytest.mark.parametrize("value", ["", "  ", "\t"])
+def test_a_name_is_never_empty(value: str) -> None:
+    assert "is empty; a value is expected" in refusal(Name, value)
+    assert take(Text, value) == value
+
+
+def test_a_long_value_is_shown_by_its_beginning_and_length() -> None:
+    assert f"`{'x' * 40}… (81 characters)` is {WHOLE}" in refusal(Integer, Plain("x" * 81))
+    assert f"'{'x' * 80}' is {WHOLE}" in refusal(Integer, "x" * 80)
+
+
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
@@ -158,6 +170,12 @@ def test_exponents_and_their_kind_are_no_plain_numbers(written: str) -> None:
 @pytest.mark.parametrize("value", ["0.5", True, float("inf"), float("nan"), None])
 def test_quotes_and_what_is_not_finite_are_refused(value: object) -> None:
     assert PLAIN_NUMBER in refusal(Number, value)
+
+
+@pytest.mark.parametrize("kind", [Integer, Number])
+@pytest.mark.parametrize("written", [Plain("9" * 301), Digits("9" * 5000)])
+def test_a_number_beyond_all_measure_is_refused(kind: Any, written: str) -> None:
+    assert "no quotes" in refusal(kind, written)
 
 
 @given(st.integers())
