@@ -1,5 +1,6 @@
 # make demo   the main job here, for real, on the CPU
 # make test   every check
+# make test-all   every check, with the whole tables of faults
 # Both make .venv where it is missing and install what they need; a second call installs nothing.
 
 PYTHON   ?= python3
@@ -13,7 +14,7 @@ TORCH     := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 WITH_TORCH := $(if $(TORCH_PYTHON),,$(VENV)/.torch)
 
-.PHONY: demo test lint types imports docs clean
+.PHONY: demo test test-all lint types imports docs clean
 
 demo: $(VENV)/.core $(WITH_TORCH)
 	@$(BIN)/cvs run test_aorta \
@@ -23,6 +24,9 @@ demo: $(VENV)/.core $(WITH_TORCH)
 
 test: lint types imports docs $(WITH_TORCH)
 	$(BIN)/pytest
+
+test-all: lint types imports docs $(WITH_TORCH)
+	$(BIN)/pytest -m 'full or not full'
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

@@ -4,10 +4,12 @@ torchrun blames victims: of the ranks that lose a dead peer it names the first i
 those that waited. The evidence is weighed instead, over all nodes, strongest first:
 
 1. a rank that a signal ended, unless torchrun or cvs sent it;
-2. a rank with an error that is no loss of a peer and no time-out, or that ended by itself with a code;
-3. where there are only time-outs: the ranks that were ended without an error of their own did not arrive;
-4. where a launcher died without a word about its ranks: the ranks that left no word either;
-5. the node that ended first.
+2. a launcher that a signal ended, unless cvs sent it;
+3. a rank with an error that is no loss of a peer and no time-out, or that ended by itself with a code;
+4. where there are only time-outs: the ranks that were ended without an error of their own did not arrive;
+5. where a launcher died without a word about its ranks: the ranks that left no word either;
+6. the nodes that the others waited for in vain when all were to meet;
+7. the node that ended first.
 
 Nodes that cvs stopped because time was over, or the user had enough, are nobody's first failure.
 """
@@ -26,6 +28,12 @@ _PEER_LOSS = re.compile(
     r"connection (was )?(closed|reset|refused) by|connection reset|broken pipe|timed? ?out|DistBackendError"
     r"|DistNetworkError|DistStoreError|watchdog|remote process exited|socket (closed|error)",
     re.IGNORECASE,
+)
+_WAITED_TO_MEET = re.compile(
+    r"waiting for clients|client socket has timed out|failed to connect|RendezvousTimeout", re.IGNORECASE
+)
+_ADDRESS_IN_USE = re.compile(
+    r"EADDRINUSE|errno:? ?98\b|code: -?98\b|address (is )?already in use", re.IGNORECASE
 )
 _FAILED_RANK = re.compile(
     r"rank\s*: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)\s*\n"
@@ -94,14 +102,33 @@ def first_failure(trails: Sequence[NodeTrail]) -> Failure | None:
         return None
     rules: list[Callable[[Sequence[NodeTrail]], _Suspect | None]] = [
         _ended_by_signal,
+        _launcher_ended_by_signal,
         _own_error,
         _own_exit,
         _did_not_arrive,
         _without_a_word,
+        _did_not_join,
         _first_to_end,
     ]
     suspect = next(found for rule in rules if (found := rule(by_end)))
     return _told(suspect)
+
+
+def port_taken(head: NodeTrail, port: int) -> bool:
+    """Whether the head could not open the rendezvous port, because another process listens there.
+
+    Any socket may find its address taken: a rank's own, say. This one is told by its number, or, where old
+    launchers tell none, by being the launcher's, before there was a rank.
+    """
+    launcher = "\n".join(line for line in head.output.splitlines() if not _PREFIX.match(line))
+    own = _last_exception(launcher) or ""
+    theirs = [rank.error or _last_exception(rank.stderr) or "" for rank in head.ranks]
+    if not head.exit_code:
+        return False
+    named = re.compile(rf"(?<!\d){port}(?!\d)")
+    if any(_ADDRESS_IN_USE.search(text) and named.search(text) for text in (own, *theirs)):
+        return True
+    return bool(_ADDRESS_IN_USE.search(own)) and not head.ranks and not re.search(r"port\b|:\d{4,5}\b", own)
 
 
 def _ended_by_signal(trails: Sequence[NodeTrail]) -> _Suspect | None:
@@ -113,6 +140,17 @@ def _ended_by_signal(trails: Sequence[NodeTrail]) -> _Suspect | None:
             if verdict.exit_code == _SIGABRT and _PEER_LOSS.search(_stderr_of(trail, verdict.rank)):
                 continue  # NCCL's watchdog aborts those that wait for a lost peer.
             return _Suspect(trail, [verdict.rank], f"was ended by signal {-verdict.exit_code}")
+    return None
+
+
+def _launcher_ended_by_signal(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    for trail in trails:
+        if trail.stopped_by_cvs or not trail.exit_code:
+            continue
+        if trail.exit_code < 0:
+            return _Suspect(trail, [], f"lost its launcher to signal {-trail.exit_code}")
+        if _was_stopped(trail):
+            return _Suspect(trail, [], f"was stopped: {_one_line(_last_exception(trail.output) or '')}")
     return None
 
 
@@ -167,6 +205,17 @@ def _without_a_word(trails: Sequence[NodeTrail]) -> _Suspect | None:
     return None
 
 
+def _did_not_join(trails: Sequence[NodeTrail]) -> _Suspect | None:
+    """Nodes without a rank when time was up for those that had come to the rendezvous."""
+    absent = [trail for trail in trails if trail.stopped_by_cvs and not trail.ranks]
+    for trail in trails:
+        message = _last_exception(trail.output) or ""
+        if absent and not trail.stopped_by_cvs and _WAITED_TO_MEET.search(message):
+            others = "".join(f", nor did {other.node}" for other in absent[1:])
+            return _Suspect(absent[0], [], f"did not join{others}; {trail.node} waited: {_one_line(message)}")
+    return None
+
+
 def _was_stopped(trail: NodeTrail) -> bool:
     """Whether somebody stopped the launcher: cvs, or another by a signal."""
     return trail.stopped_by_cvs or "SignalException" in (_last_exception(trail.output) or "")
@@ -176,8 +225,6 @@ def _first_to_end(trails: Sequence[NodeTrail]) -> _Suspect:
     trail = next(trail for trail in trails if trail.exit_code != 0 and not trail.stopped_by_cvs)
     if trail.exit_code is None:
         return _Suspect(trail, [], "was started and did not end")
-    if trail.exit_code < 0:
-        return _Suspect(trail, [], f"lost its launcher to signal {-trail.exit_code}")
     return _Suspect(trail, [], f"ended first, with exit code {trail.exit_code}{_last_words(trail)}")
 
 

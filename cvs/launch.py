@@ -27,6 +27,8 @@ class Site(Frozen):
     run_id: str = "<run id>"
     master_port: int | None = None
     """None: a free port on the head, chosen just before the start."""
+    other_port: int | None = None
+    """In place of whichever port turned out to be taken."""
     nodes_dir: str = "cvs_runs/nodes"
     """Where the folders of local nodes lie."""
     torch_python: str = "python3"
@@ -211,10 +213,11 @@ def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = N
     topology = topology_of(cluster)
     rendezvous = Rendezvous(
         address=bench.multi_node.master_addr or topology.head.vpc_ip,
-        port=bench.multi_node.master_port or site.master_port,
+        port=site.other_port or bench.multi_node.master_port or site.master_port,
         id=site.run_id,
     )
     builder = _NodePlanner(cluster, bench, site, rendezvous, len(topology.nodes))
+    nodes = tuple(builder.plan(node) for node in topology.nodes)
     return LaunchPlan(
         benchmark="aorta",
         run_id=site.run_id,
@@ -229,12 +232,19 @@ def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = N
             total=bench.timeout_seconds,
             join=bench.multi_node.join_timeout_seconds,
             grace=bench.multi_node.grace_seconds,
+            shutdown=max(_shutdown_seconds(node) for node in nodes) + 5,
         ),
         collect_traces=bench.multi_node.collect_traces,
         checks=bench.expected_results.limits(),
         max_parallel=cluster.max_parallel,
-        nodes=tuple(builder.plan(node) for node in topology.nodes),
+        nodes=nodes,
     )
+
+
+def _shutdown_seconds(node: NodePlan) -> float:
+    """How long torchrun gives its workers on `node`; the file may say otherwise than cvs."""
+    seconds = node.variables()["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]
+    return float(seconds) if seconds.isdecimal() else SHUTDOWN_SECONDS
 
 
 class _NodePlanner:

@@ -176,6 +176,19 @@ def holder(run_id: str, host: str = "here") -> Holder:
     return Holder(run_id=run_id, user="alice", host=host, since="2026-11-30T04:49:07+00:00")
 
 
+def processes_of(run_id: str) -> list[int]:
+    """Processes that bear the run's id in their environment."""
+    mark = f"RUN_ID={run_id}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
 def report_of(folder: Path) -> dict[str, object]:
     """The JSON report of a run."""
     report: dict[str, object] = json.loads((folder / "aorta_benchmark_report.json").read_text())

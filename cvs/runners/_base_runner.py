@@ -98,6 +98,7 @@ class BaseRunner(ABC):
         self._nodes: list[RunNode] = []
         self._warnings: list[str] = []
         self._why: str | None = None
+        self._port_is_taken = False
         self._status = RunStatus.PENDING
 
     @abstractmethod
@@ -263,13 +264,40 @@ class BaseRunner(ABC):
         return "; ".join(dict.fromkeys(text for node in self._nodes for text in node.errors))
 
     def run(self) -> None:
-        """Start the job on all nodes at the same moment and wait for its end, in bounded time."""
-        self._take_port()
+        """Start the job on all nodes at the same moment and wait for its end, in bounded time.
+
+        A rendezvous port that another process has taken costs one more start, on another port.
+        """
+        if self.plan.rendezvous.port is None:
+            self._replan(master_port=self._free_port())
+        self._launch()
+        if self._port_is_taken:
+            self._start_over()
+
+    def _start_over(self) -> None:
+        taken = self.plan.rendezvous.port
+        self._on_all(RunNode.end, "ending the job", self.plan.limits.teardown)
+        if errors := self._errors():
+            raise RunError(errors)
+        self._replan(other_port=self._free_port())
+        told = f"port {taken} on {self.plan.head.node} is taken by another process"
+        self._warnings.append(f"{told}; the job was started again on port {self.plan.rendezvous.port}")
+        self.console(f"cvs | {self._warnings[-1]}")
+        self._port_is_taken = False
+        self._launch()
+        if self._port_is_taken:
+            self._why = f"{told}, and so is port {self.plan.rendezvous.port}"
+
+    def _launch(self) -> None:
         self._record()
         names = ", ".join(node.name for node in self._nodes)
         self.console(f"cvs | {self.plan.world_size} ranks start on {names}; run folder {self._folder.path}")
         deadline = self._clock + self.plan.limits.total
-        watch = Watch({}, self.plan.limits, deadline, on_end=self._say_end)
+        alarms = [
+            lambda: next((node.trouble for node in self._nodes if node.trouble), None),
+            self._port_alarm,
+        ]
+        watch = Watch({}, self.plan.limits, deadline, on_end=self._note_end, alarms=alarms)
         try:
             for node in self._nodes:
                 node.start(self.console)
@@ -281,14 +309,18 @@ class BaseRunner(ABC):
                 watch.stop(0)
         self._status, self._why = watch.until_over()
 
-    def _take_port(self) -> None:
-        """Take a port that is free on the head at this moment, unless the file names one."""
-        if self.plan.rendezvous.port is None:
-            head = self._nodes[0].transport
-            self._replan(master_port=head.free_port(self.plan.rendezvous.address))
+    def _free_port(self) -> int:
+        """A port that is free on the head at this moment."""
+        return self._nodes[0].transport.free_port(self.plan.rendezvous.address)
 
-    def _say_end(self, node_rank: int, exit_code: int) -> None:
+    def _note_end(self, node_rank: int, exit_code: int) -> None:
         self.console(f"cvs | {self.plan.nodes[node_rank].node} ended with exit code {exit_code}")
+        if node_rank == 0 and exit_code:
+            self._port_is_taken = self._nodes[0].found_port_taken()
+
+    def _port_alarm(self) -> str | None:
+        # The others must not wait: they may have met whoever has the port.
+        return "the rendezvous port is taken" if self._port_is_taken else None
 
     def collect(self) -> None:
         """Bring everything home from every node; one node's failure costs no other's."""

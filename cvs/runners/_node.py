@@ -7,14 +7,14 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from cvs.errors import CvsError, TransportError
-from cvs.failure import NodeTrail, RankTrail
+from cvs.failure import NodeTrail, RankTrail, port_taken
 from cvs.launch import LaunchPlan, NodePlan
 from cvs.models import Holder, NodeResult, TraceFile
 from cvs.run_folder import RunFolder
 from cvs.runners._collect import Listing, bring_home, listing
+from cvs.runners._node_log import NodeLog, end_of, gap
 from cvs.runners._watch import Watched
 from cvs.runtime.base import Runtime
 from cvs.transport.base import Process, Transport
@@ -23,6 +23,13 @@ _KEPT_OUTPUT = 256 * 1024
 """Bytes of a log that are looked into for the reason of a failure; the end says most."""
 _LOCAL_RANK = re.compile(rb"^\[[A-Za-z_]\w*?(\d+)\]:")
 """What torchrun puts before each line of a worker."""
+
+RANK_LOG_BYTES = 16 * 1024 * 1024
+"""Of one log that torchrun keeps of a rank; of a longer one half of it from either end."""
+_CUT = (
+    'head -c "$2" "$1" > "$1.cut" && printf "\\n%s" "$3" >> "$1.cut"'
+    ' && tail -c "$2" "$1" >> "$1.cut" && mv "$1.cut" "$1"'
+)
 
 Console = Callable[[str], None]
 """Takes one line for the user; called from several threads."""
@@ -44,8 +51,12 @@ class RunNode:
         self.files: list[TraceFile] = []
         self.errors: list[str] = []
         self.left_running: list[int] = []
+        self.trouble: str | None = None
+        """Why the job must not go on, where that is the node's affair: its output cannot be kept."""
         self._before: Listing | None = None
-        self._log: BinaryIO | None = None
+        self._log: NodeLog | None = None
+        self._log_start = 0
+        self._is_shown = True
 
     @property
     def name(self) -> str:
@@ -80,17 +91,30 @@ class RunNode:
 
     def start(self, console: Console) -> None:
         """Start the job; every line goes to the node's log and, with the node before it, to the console."""
-        self._log = self.folder.node_log(self.plan.node_rank).open("ab", buffering=0)
+        log = self.folder.node_log(self.plan.node_rank)
+        self._log_start = log.stat().st_size if log.exists() else 0
+        self._log = NodeLog(log)
         self.watched = Watched(self.runtime.start(lambda piece: self._take(piece, console)))
 
     def _take(self, piece: bytes, console: Console) -> None:
+        is_shown = self._keep(piece)
+        if is_shown:
+            console(self._prefixed(piece))
+        elif self._is_shown:
+            console(f"{self.name} | cvs: too much output to show; the log keeps its beginning and its end")
+        self._is_shown = is_shown
+
+    def _keep(self, piece: bytes) -> bool:
+        """Whether it belongs to the beginning of the output, which is shown, too."""
         try:
-            if self._log is not None:
-                self._log.write(piece)
+            return self.trouble is not None or (self._log is not None and self._log.write(piece))
         except OSError as error:
-            self._log = None
-            self.note(TransportError(f"{self.name}: the log cannot be written: {error.strerror}"))
-        console(self._prefixed(piece))
+            self._complain(error)
+            return True
+
+    def _complain(self, error: OSError) -> None:
+        self.trouble = f"{self.name}: its log cannot be written: {error.strerror}: {self.folder.path}"
+        self.note(TransportError(self.trouble))
 
     def _prefixed(self, piece: bytes) -> str:
         found = _LOCAL_RANK.match(piece)
@@ -99,16 +123,32 @@ class RunNode:
         rank = self.plan.node_rank * self.job.local_world_size + int(found[1])
         return f"{self.name} rank {rank} | {_printable(piece[found.end() :])}"
 
+    def found_port_taken(self) -> bool:
+        """Whether the job ended here because another process has the rendezvous port."""
+        port = self.job.rendezvous.port
+        if port is None or self.watched is None:
+            return False
+        self.watched.process.drain(1)
+        return port_taken(self.trail(), port)
+
     def end(self) -> None:
         """Make sure that nothing of the job runs on the node any more."""
         process: Process | None = self.watched.process if self.watched else None
         if process is not None and process.poll() is None:
             process.signal(signal.SIGKILL)
         self.left_running = self.runtime.kill_leftovers()
-        if process is not None and process.drain(5) and self._log is not None:
-            self._log.close()
+        if process is not None and self._log is not None:
+            process.drain(5)
+            self._close(self._log)
         if self.left_running:
             raise TransportError(f"{self.name}: processes {self.left_running} cannot be ended")
+
+    def _close(self, log: NodeLog) -> None:
+        try:
+            log.close()
+        except OSError as error:
+            if self.trouble is None:
+                self._complain(error)
 
     def collect(self) -> None:
         """Bring home what the job left: torchrun's logs, and, where wanted, this run's files."""
@@ -118,10 +158,20 @@ class RunNode:
 
     def _collect_logs(self) -> None:
         out_dir, limit = self.plan.out_dir_on_node, self.job.limits.transfer
-        found = self.transport.run(["find", out_dir, "-type", "f", "-printf", "%P\\0"], timeout=limit)
-        paths = [path for path in found.stdout.split("\0") if path]
+        paths = self._logs_to_fetch(out_dir, limit)
         self.transport.fetch(out_dir, paths, self.folder.node_logs(self.plan.node_rank), timeout=limit)
         self.transport.run(["rm", "-rf", out_dir], timeout=limit)
+
+    def _logs_to_fetch(self, out_dir: str, limit: float) -> list[str]:
+        """What torchrun left; of a log that is too long its beginning and its end, cut on the node."""
+        found = self.transport.run(["find", out_dir, "-type", "f", "-printf", "%s\\t%P\\0"], timeout=limit)
+        sizes = [entry.split("\t", 1) for entry in found.stdout.split("\0") if entry]
+        for size, path in sizes:
+            if int(size) > RANK_LOG_BYTES:
+                half, left_out = RANK_LOG_BYTES // 2, gap(int(size) - 2 * (RANK_LOG_BYTES // 2))
+                cut = ["sh", "-c", _CUT, "sh", f"{out_dir}/{path}", str(half), left_out.decode()]
+                self.transport.run(cut, timeout=limit)
+        return [path for _, path in sizes]
 
     def _collect_files(self, before: Listing) -> None:
         limit, root = self.job.limits.transfer, self.plan.aorta_path
@@ -172,7 +222,7 @@ class RunNode:
             exit_code=watched.exit_code if watched else None,
             seconds=watched.ended_after if watched else None,
             stopped_by_cvs=watched.stopped if watched else False,
-            output=_end_of(log),
+            output=end_of(log, _KEPT_OUTPUT, start=self._log_start),
             log=self.folder.relative(log),
             ranks=tuple(self._rank_trail(path) for path in self._attempts()),
         )
@@ -188,8 +238,8 @@ class RunNode:
             rank=self.plan.node_rank * self.job.local_world_size + local_rank,
             local_rank=local_rank,
             error=_error_message(path / "error.json"),
-            stderr=_end_of(path / "stderr.log"),
-            stdout=_end_of(path / "stdout.log"),
+            stderr=end_of(path / "stderr.log", _KEPT_OUTPUT),
+            stdout=end_of(path / "stdout.log", _KEPT_OUTPUT),
             log=self.folder.relative(path / "stderr.log"),
             stdout_log=self.folder.relative(path / "stdout.log"),
         )
@@ -197,15 +247,9 @@ class RunNode:
 
 def _printable(piece: bytes) -> str:
     text = piece.decode(errors="replace").rstrip("\r\n")
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
-
-
-def _end_of(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _KEPT_OUTPUT, 0))
-        return file.read().decode(errors="replace")
 
 
 def _error_message(path: Path) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cvs.launch import Limits
@@ -42,6 +42,8 @@ class Watch:
     started: float = field(default_factory=time.monotonic)
     on_end: Callable[[int, int], None] | None = None
     """Told of each end: node rank and exit code."""
+    alarms: Sequence[Callable[[], str | None]] = ()
+    """Asked again and again: why the job has to end at once, or None."""
 
     def until_over(self) -> tuple[RunStatus, str | None]:
         """Wait until the job is over, stopping it where it has to be; the status and, if bad, why.
@@ -62,6 +64,9 @@ class Watch:
 
     def _until_decided(self) -> tuple[RunStatus, str] | None:
         while self._look():
+            for alarm in self.alarms:
+                if why := alarm():
+                    return RunStatus.FAILED, why
             now = time.monotonic()
             if now > self.deadline:
                 return RunStatus.TIMEOUT, f"the time limit of {self.limits.total:.0f} s is over"

@@ -25,6 +25,7 @@ from conftest import (
     WITH_TORCH,
     Files,
     assert_as_planned,
+    processes_of,
     report_of,
     run_cvs,
 )
@@ -64,19 +65,6 @@ def finish(process: subprocess.Popen[str], home: Path, timeout: float = 150) -> 
 
 def run(home: Path, *words: str) -> Job:
     return finish(start(home, *words), home)
-
-
-def processes_of(run_id: str) -> list[str]:
-    """Processes that bear the run's id in their environment."""
-    mark = f"RUN_ID={run_id}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes():
-                found.append(path.parent.name)
-        except OSError:
-            continue  # it ended while we looked
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cvs.failure import TAIL_LINES, NodeTrail, RankTrail, first_failure
+from cvs.failure import TAIL_LINES, NodeTrail, RankTrail, first_failure, port_taken
 from cvs.models import Failure
 from cvs.runners._node import _error_message
 
@@ -67,10 +67,11 @@ def failure_of(trails: list[NodeTrail]) -> Failure:
 CASES = {
     "A": (1, (3,), "failed: RuntimeError: injected failure: rank 3 raises in step 5"),
     "B": (1, (3,), "was ended by signal 9"),
-    "C1": (0, (), "DistStoreError: Timed out after 9 seconds waiting for clients. 1/2 clients joined."),
+    "C1": (1, (), "did not join; node-0 waited: torch.distributed.DistStoreError: Timed out after 9 seconds"),
+    "C2": (0, (), "did not join; node-1 waited: torch.distributed.DistNetworkError: The client socket"),
     "D": (0, (), "EADDRINUSE"),
     "E": (1, (3,), "did not arrive at a collective that the others waited in"),
-    "F": (0, (), "SignalException: Process 11154 got signal: 15"),
+    "F": (0, (), "was stopped: torch.distributed.elastic.multiprocessing.api.SignalException: Process 11154"),
     "G": (0, (), "lost its launcher to signal 9"),
     "H": (1, (3,), "was ended by signal 6"),
     "crashed": (1, (3,), "ended without a word, and so did the launcher about it"),
@@ -107,6 +108,75 @@ def test_whoever_noticed_first_the_same_is_named(case: str) -> None:
     """Nodes that fail together end in any order: whoever blames a victim must not win by a moment."""
     trails = [replace(trail, seconds=100 - (trail.seconds or 0)) for trail in saved_trails(case)]
     assert failure_of(trails).ranks == CASES[case][1]
+
+
+def test_several_nodes_that_never_joined_are_all_named() -> None:
+    head, absent = saved_trails("C1")
+    third = replace(absent, node="node-2", node_rank=2)
+    assert (
+        "node-1 (node rank 1) did not join, nor did node-2; node-0 waited"
+        in failure_of([head, absent, third]).reason
+    )
+
+
+# --- a taken port -----------------------------------------------------------------------------------------
+
+PORT = 29500
+
+
+def head_that_said(text: str, *ranks: str) -> NodeTrail:
+    """Node rank 0 whose launcher ended with this error, and whose ranks did with theirs."""
+    trails = (RankTrail(rank=rank, local_rank=rank, stderr=said) for rank, said in enumerate(ranks))
+    return NodeTrail(0, "node-0", exit_code=1, seconds=1.0, output=text, ranks=tuple(trails))
+
+
+LISTEN = "The server socket has failed to listen on any local network address."
+BIND = "The server socket has failed to bind to"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"torch.distributed.DistNetworkError: {LISTEN} port: 29500, code: -98, name: EADDRINUSE",
+        f"RuntimeError: {LISTEN} {BIND} [::]:29500 (errno: 98 - Address already in use).",
+        f"RuntimeError: {LISTEN} {BIND} 0.0.0.0:29500 (errno: 98 - Adresse wird bereits verwendet).",
+        "RuntimeError: Address already in use",
+        "OSError: [Errno 98] Address already in use",
+    ],
+)
+def test_a_taken_port_is_recognised_in_any_spelling(text: str) -> None:
+    assert port_taken(head_that_said(f"Traceback (most recent call last):\n{text}\n"), PORT)
+
+
+def test_one_that_a_rank_was_to_open() -> None:
+    text = f"torch.distributed.DistNetworkError: {LISTEN} port: 29500, code: -98, name: EADDRINUSE"
+    assert port_taken(head_that_said("ChildFailedError:", f"{text}\n"), PORT)
+
+
+def test_the_saved_one() -> None:
+    head = saved_trails("D")[0]
+    assert port_taken(head, 40183)
+    assert not port_taken(head, 4018)
+    assert not port_taken(replace(head, exit_code=0), 40183)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (f"torch.distributed.DistNetworkError: {LISTEN} port: 43210, code: -98, name: EADDRINUSE", ()),
+        (f"torch.distributed.DistNetworkError: {LISTEN} port: 129500, code: -98, name: EADDRINUSE", ()),
+        ("DistNetworkError: failed to connect to 10.0.0.1:29500: Cannot assign requested address", ()),
+        ("[default0]:RuntimeError: bind: Address already in use", ()),
+        ("ChildFailedError:", ("RuntimeError: [enforce fail] bind: Address already in use: 10.0.0.1:51234",)),
+        ("ChildFailedError:", ("RuntimeError: Address already in use",)),
+        (
+            f"[W socket.cpp:426] {BIND} [::]:29500 (errno: 98 - Address already in use).\nValueError: x",
+            (),
+        ),
+    ],
+)
+def test_what_only_looks_like_one(text: str, ranks: tuple[str, ...]) -> None:
+    assert not port_taken(head_that_said(text, *ranks), PORT)
 
 
 # --- what to read -----------------------------------------------------------------------------------------

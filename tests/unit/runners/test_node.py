@@ -146,7 +146,8 @@ def test_a_log_that_cannot_be_written_is_noted_and_does_not_stall_the_job(
     )
     assert len(make.said) == 40
     assert node.result().exit_code == 0
-    assert node.result().error == "b: the log cannot be written: No space left on device"
+    assert node.trouble == f"b: its log cannot be written: No space left on device: {folder.path}"
+    assert node.result().error == node.trouble
 
 
 # --- the end ----------------------------------------------------------------------------------------------

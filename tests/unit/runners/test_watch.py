@@ -177,6 +177,14 @@ def test_a_job_that_ended_in_time_did_not_time_out(jobs: Jobs) -> None:
     assert watch.until_over() == (RunStatus.COMPLETED, None)
 
 
+def test_an_alarm_stops_all_at_once(jobs: Jobs) -> None:
+    watch = jobs.watch(RUNS_ON, RUNS_ON)
+    looks: list[str | None] = [None, None, "the disk is full"]
+    watch.alarms = [lambda: None, lambda: looks.pop(0)]
+    assert watch.until_over() == (RunStatus.FAILED, "the disk is full")
+    assert jobs.stopped == [True, True]
+
+
 def test_an_interrupt_stops_all_and_is_passed_on(jobs: Jobs) -> None:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
