@@ -49,6 +49,12 @@ class Manifest(Frozen):
     run: RunResult
 
 
+LEAST_FREE_BYTES = 128 * 1024 * 1024
+"""What a run must find free where its folder lies: a node's log alone may take half of it."""
+_RESERVE_BYTES = 4 * 1024 * 1024
+"""Kept from the beginning, so that record, metrics and report can be written on a full disk, too."""
+
+
 class RunFolder:
     """One run's folder."""
 
@@ -98,6 +104,28 @@ class RunFolder:
         if self._latest:
             _relink(self._latest, Path(self.run_id))
             self._latest = None
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / ".reserve"
+
+    def reserve(self) -> None:
+        """Set room aside for what is written at the end.
+
+        Raises: RunError: there is too little for a run.
+        """
+        free = shutil.disk_usage(self.path).free
+        if free < LEAST_FREE_BYTES:
+            raise RunError(
+                f"{self.path.parent}: only {free >> 20} MiB are free there, and a run needs"
+                f" {LEAST_FREE_BYTES >> 20}; make room, or take another --runs_dir"
+            )
+        with self._reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+
+    def release_reserve(self) -> None:
+        """Give back the room for what is written now."""
+        self._reserve.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove the folder of a run that was never begun."""
@@ -191,12 +219,22 @@ def make_run_folder(path: Path) -> RunFolder:
     try:
         # Private: logs may hold what users put into the environment of their jobs.
         folder.path.mkdir(parents=True, mode=0o700)
-        for part in (folder.traces, folder.path / "logs"):
-            part.mkdir()
     except OSError as error:
         raise RunError(
             f"cannot make the run's folder {path}: {error.strerror}; choose another place"
         ) from None
+    try:
+        for part in (folder.traces, folder.path / "logs"):
+            part.mkdir()
+        folder.reserve()
+    except OSError as error:
+        folder.discard()
+        raise RunError(
+            f"cannot use the run's folder {path}: {error.strerror}; choose another place"
+        ) from None
+    except RunError:
+        folder.discard()
+        raise
     return folder
 
 
@@ -240,7 +278,17 @@ def digest(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that readers see the old one or the new one, never a part."""
+    """Write a file so that readers see the old one or the new one, never a part.
+
+    Raises: RunError: it cannot be written.
+    """
+    try:
+        _write_and_replace(path, text)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _write_and_replace(path: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

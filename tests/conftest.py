@@ -108,6 +108,20 @@ def files(tmp_path: Path) -> Files:
     )
 
 
+@pytest.fixture
+def script_as_trainer(tmp_path: Path, files: Files) -> Callable[[str], None]:
+    """Puts a script without PyTorch in the trainer's place: real torchrun, no training."""
+
+    def put(script: str) -> None:
+        aorta = tmp_path / "aorta"
+        (aorta / "config").mkdir(parents=True)
+        (aorta / "config" / "distributed.yaml").write_text("{}")
+        (aorta / "train.py").write_text(script)
+        files.edit('"{cvs}/workloads/aorta"', str(aorta))
+
+    return put
+
+
 SaveRun = Callable[..., RunFolder]
 
 

@@ -210,10 +210,10 @@ class BaseRunner(ABC):
         self._started = datetime.now(timezone.utc)
         self._clock = time.monotonic()
         self._status = RunStatus.RUNNING
-        self._record()
 
     def _attempt(self) -> None:
         try:
+            self._record()
             self.setup()
             self.run()
         except CvsError as error:
@@ -365,6 +365,7 @@ class BaseRunner(ABC):
             finally:
                 if self._status is RunStatus.COMPLETED and self._errors():
                     self._status, self._why = RunStatus.FAILED, "the job ended well, what followed did not"
+                self._folder.release_reserve()
                 self._record()
 
     def _record(self) -> None:

@@ -78,20 +78,29 @@ def _each_once(files: dict[str, tuple[str, str, str]]) -> dict[str, tuple[str, s
 def bring_home(
     transport: Transport, folder: str, paths: list[str], into: Path, node_rank: int, *, timeout: float
 ) -> tuple[list[TraceFile], list[str]]:
-    """Fetch files from below `folder` on the node to below `into`.
+    """Fetch files from below `folder` on the node to below `into`; one that does not come costs no other.
 
-    Returns: the files that arrived as they left the node, and the paths of those that did not (removed here).
-    Raises: TransportError: the node cannot be asked, or a file cannot be read there or written here.
+    Returns: the files that arrived as they left the node, and what went wrong with the others, in words.
+    Raises: TransportError: the node cannot be asked.
     """
     if not paths:
         return [], []
-    digests = _digests(transport, folder, paths, timeout=timeout)
-    transport.fetch(folder, paths, into, timeout=timeout)
-    broken = [path for path in paths if digest(into / path) != digests.get(path)]
+    digests, problems = _digests(transport, folder, paths, timeout=timeout)
+    try:
+        transport.fetch(folder, list(digests), into, timeout=timeout)
+    except TransportError as error:
+        problems.append(str(error))
+    there = [path for path in digests if (into / path).is_file()]
+    broken = [path for path in there if digest(into / path) != digests[path]]
     for path in broken:
         (into / path).unlink()
-    whole = [path for path in paths if path not in broken]
-    return [_collected(into, path, digests[path], node_rank) for path in whole], broken
+    if broken:
+        problems.append(
+            f"{transport.node}: {len(broken)} files did not arrive as they left, among them {broken[0]}"
+        )
+    return [
+        _collected(into, path, digests[path], node_rank) for path in there if path not in broken
+    ], problems
 
 
 def _collected(into: Path, path: str, sha256: str, node_rank: int) -> TraceFile:
@@ -100,14 +109,17 @@ def _collected(into: Path, path: str, sha256: str, node_rank: int) -> TraceFile:
     )
 
 
-def _digests(transport: Transport, folder: str, paths: Iterable[str], *, timeout: float) -> dict[str, str]:
+def _digests(
+    transport: Transport, folder: str, paths: Iterable[str], *, timeout: float
+) -> tuple[dict[str, str], list[str]]:
+    """Digest of each file that the node can read, and what it says of the others."""
     result = transport.run(
         ["xargs", "-0", "sha256sum", "-z", "--"],
         cwd=folder,
         stdin="\0".join(paths).encode("utf-8", "surrogateescape"),
         timeout=timeout,
     )
-    if result.exit_code:
-        raise TransportError(f"{transport.node}: cannot read {folder}: {result.stderr.strip()}")
     lines = [line for line in result.stdout.split("\0") if line]
-    return {path: sha256 for sha256, path in (line.split("  ", 1) for line in lines)}
+    digests = {path: sha256 for sha256, path in (line.split("  ", 1) for line in lines)}
+    complaint = result.stderr.strip().splitlines()[:1] if result.exit_code else []
+    return digests, [f"{transport.node}: cannot read {folder}: {line}" for line in complaint]

@@ -152,9 +152,11 @@ class RunNode:
 
     def collect(self) -> None:
         """Bring home what the job left: torchrun's logs, and, where wanted, this run's files."""
-        self._collect_logs()
-        if self.job.collect_traces and self._before is not None:
-            self._collect_files(self._before)
+        try:
+            self._collect_logs()
+        finally:
+            if self.job.collect_traces and self._before is not None:
+                self._collect_files(self._before)
 
     def _collect_logs(self) -> None:
         out_dir, limit = self.plan.out_dir_on_node, self.job.limits.transfer
@@ -177,13 +179,11 @@ class RunNode:
         limit, root = self.job.limits.transfer, self.plan.aorta_path
         now = listing(self.transport, root, timeout=limit)
         into = self.folder.node_traces(self.plan.node_rank)
-        self.files, broken = bring_home(
+        self.files, problems = bring_home(
             self.transport, root, now.new_since(before), into, self.plan.node_rank, timeout=limit
         )
-        if broken:
-            raise TransportError(
-                f"{self.name}: {len(broken)} files did not arrive as they left, among them {broken[0]}"
-            )
+        for problem in problems:
+            self.note(TransportError(problem))
 
     def teardown(self) -> None:
         """Take away what was made, and let go of the node."""

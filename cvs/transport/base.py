@@ -76,9 +76,10 @@ class Transport(ABC):
 
     @abstractmethod
     def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
-        """Bring files from below `folder` on the node to the same paths below `into`.
+        """Bring files from below `folder` on the node to the same paths below `into`, as many as will come.
 
-        Raises: TransportError: a file cannot be read there or written here, or time is up.
+        Raises: TransportError: some cannot be read there or written here, of which nothing is left; or time
+        is up.
         """
 
     @abstractmethod

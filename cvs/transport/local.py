@@ -128,15 +128,17 @@ class LocalTransport(Transport):
     def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
         """See `Transport.fetch`."""
         deadline = time.monotonic() + timeout
+        failed = []
         for path in paths:
             if time.monotonic() > deadline:
                 raise TransportError(f"{self.node}: files were not fetched within {timeout:.0f} s")
-            target = into / path
             try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(Path(folder, path), target)
+                _copy(Path(folder, path), into / path)
             except OSError as error:
-                raise TransportError(f"{self.node}: cannot fetch {path}: {error.strerror}") from None
+                failed.append(f"{path}: {error.strerror}")
+        if failed:
+            more = f", nor {len(failed) - 1} others" if failed[1:] else ""
+            raise TransportError(f"{self.node}: cannot fetch {failed[0]}{more}")
 
     def close(self) -> None:
         """See `Transport.close`."""
@@ -156,6 +158,15 @@ class LocalTransport(Transport):
                 f"{self.node}: no port can be opened at {address}: {error.strerror}; vpc_ip must be an"
                 " address of the head node"
             ) from None
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copyfile(source, target)
+    except OSError:
+        target.unlink(missing_ok=True)  # half a file is worse than none
+        raise
 
 
 def _holder(lock: IO[str]) -> Holder | None:

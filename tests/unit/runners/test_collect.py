@@ -214,8 +214,8 @@ def test_files_come_home_with_the_digest_that_the_node_took(tmp_path: Path) -> N
     for index, name in enumerate(names):
         write(tmp_path / "aorta", name, b"x" * index)
     into = tmp_path / "combined_traces" / "node_3"
-    files, broken = bring_home(LOCAL, str(tmp_path / "aorta"), names, into, 3, timeout=10)
-    assert broken == []
+    files, problems = bring_home(LOCAL, str(tmp_path / "aorta"), names, into, 3, timeout=10)
+    assert problems == []
     assert files == [
         TraceFile(
             path=f"node_3/{name}", node_rank=3, size=index, sha256=hashlib.sha256(b"x" * index).hexdigest()
@@ -234,8 +234,8 @@ def test_more_files_than_one_command_takes(tmp_path: Path) -> None:
     names = [f"torch_profiler/rank0/{index:04}-{'x' * 200}.json" for index in range(700)]
     for name in names:
         write(tmp_path / "aorta", name, name.encode())
-    files, broken = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
-    assert (len(files), broken) == (700, [])
+    files, problems = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    assert (len(files), problems) == (700, [])
 
 
 class Lossy(LocalTransport):
@@ -250,12 +250,26 @@ def test_a_file_that_does_not_arrive_as_it_left_is_told_and_not_kept(tmp_path: P
     names = ["torch_profiler/a.json", "torch_profiler/b.json"]
     for name in names:
         write(tmp_path / "aorta", name, b"{whole}")
-    files, broken = bring_home(Lossy("a"), str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
-    assert broken == ["torch_profiler/a.json"]
+    files, problems = bring_home(Lossy("a"), str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    assert problems == ["a: 1 files did not arrive as they left, among them torch_profiler/a.json"]
     assert [file.path for file in files] == ["home/torch_profiler/b.json"]
     assert not (tmp_path / "home" / "torch_profiler" / "a.json").exists()
 
 
-def test_a_file_that_has_gone_meanwhile(tmp_path: Path) -> None:
-    with pytest.raises(TransportError, match=rf"^a: cannot read {tmp_path}: .*gone\.json"):
-        bring_home(LOCAL, str(tmp_path), ["gone.json"], tmp_path / "home", 0, timeout=10)
+def test_a_file_that_has_gone_meanwhile_costs_no_other(tmp_path: Path) -> None:
+    write(tmp_path / "aorta", "here.json", b"{}")
+    names = ["gone.json", "here.json"]
+    files, [problem] = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    assert [file.path for file in files] == ["home/here.json"]
+    assert problem.startswith(f"a: cannot read {tmp_path}/aorta: ")
+    assert "gone.json" in problem
+
+
+def test_a_file_for_which_there_is_no_place_costs_no_other(tmp_path: Path) -> None:
+    names = ["a.json", "b/c.json"]
+    for name in names:
+        write(tmp_path / "aorta", name, b"{}")
+    write(tmp_path / "home", "b", b"in the way")
+    files, [problem] = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    assert [file.path for file in files] == ["home/a.json"]
+    assert problem == "a: cannot fetch b/c.json: File exists"

@@ -230,11 +230,11 @@ class Lossy(LocalTransport):
 def test_files_that_do_not_arrive_as_they_left_are_an_error(make: Factory) -> None:
     node = make.ran(JOB)
     node.transport = Lossy("b")
-    with pytest.raises(
-        TransportError, match=r"^b: 2 files did not arrive as they left, among them artifacts/rank_02"
-    ):
-        node.collect()
+    node.collect()
     assert node.files == []
+    assert node.result().error == (
+        "b: 2 files did not arrive as they left, among them artifacts/rank_02_metrics.jsonl"
+    )
 
 
 # --- what is known ----------------------------------------------------------------------------------------
