@@ -45,6 +45,8 @@ clean:
 	rm -rf $(VENV) docs/_build cvs_runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "$(PYTHON): no such program; name a Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "cvs needs Python 3.10 or newer, $(PYTHON) is not; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
@@ -52,7 +54,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.core: pyproject.toml | $(VENV)/.made
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[stacks]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.made

@@ -14,7 +14,17 @@ from statistics import fmean, stdev
 
 from cvs.errors import TraceError
 from cvs.kernels import Bucket
-from cvs.models import Aggregates, Counts, CpuSums, RankMetrics, Ratios, Step, Timeline
+from cvs.models import (
+    Aggregates,
+    Counts,
+    Coverage,
+    CpuSums,
+    ParseResult,
+    RankMetrics,
+    Ratios,
+    Step,
+    Timeline,
+)
 
 Interval = tuple[int, int]
 """Start and end of one event, ns on one clock, half-open: [start, end)."""
@@ -197,8 +207,12 @@ def iteration_ns(steps: Sequence[Step]) -> float | None:
 
 def common_steps(ranks: Sequence[RankMetrics]) -> frozenset[int]:
     """Numbers of the steps that every rank measured, among the ranks that have steps at all."""
-    windows = [frozenset(step.number for step in rank.steps) for rank in ranks if rank.steps]
+    windows = [_numbers(rank) for rank in ranks if rank.steps]
     return frozenset.intersection(*windows) if windows else frozenset()
+
+
+def _numbers(rank: RankMetrics) -> frozenset[int]:
+    return frozenset(step.number for step in rank.steps)
 
 
 # --- over ranks -------------------------------------------------------------------------------------------
@@ -223,6 +237,24 @@ def aggregates(ranks: Sequence[RankMetrics]) -> Aggregates:
         avg_compute_ratio=_mean(_present(found.compute for found in shares)),
         avg_comm_ratio=_mean(_present(found.comm for found in shares)),
         avg_overlap_ratio=_mean(_present(found.overlap for found in shares)),
+    )
+
+
+def coverage(parse: ParseResult) -> Coverage:
+    """Ranks that count (`COUNTED`), of the world; steps that all of them have, of those that any rank has.
+
+    A rank counts once, and only if the world has a place for it; in an unknown world every trace counts.
+    """
+    measured = [rank for rank in parse.ranks if rank.quality.status in COUNTED]
+    places = {rank.rank for rank in measured if rank.rank is not None}
+    windows = [_numbers(rank) for rank in measured]
+    any_rank = frozenset[int]().union(*map(_numbers, parse.ranks))
+    world = parse.world_size
+    return Coverage(
+        ranks=len(measured) if world is None else sum(place < world for place in places),
+        world_size=world,
+        steps=len(any_rank.intersection(*windows)) if windows else 0,
+        of_steps=len(any_rank),
     )
 
 

@@ -138,6 +138,8 @@ class RunResult(Frozen):
     status: RunStatus
     started: str
     """UTC, ISO 8601."""
+    ended: str | None = None
+    """Likewise; from the start to here it is not `duration_seconds` where the clock was set meanwhile."""
     duration_seconds: float | None = None
     accelerator: Accelerator
     num_nodes: int
@@ -364,6 +366,31 @@ class Aggregates(Frozen):
     """Over the ranks that communicate."""
 
 
+class Coverage(Frozen):
+    """On how much of a run its numbers stand."""
+
+    ranks: int
+    """Ranks whose numbers count, whether or not something is missing in their traces."""
+    world_size: int | None
+    """Ranks that should be there; None where nobody knows."""
+    steps: int
+    """Complete steps that all these ranks have."""
+    of_steps: int
+    """Steps that any rank has, whatever its trace is worth."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank that should be there has every step."""
+        return (self.ranks, self.steps) == (self.world_size, self.of_steps)
+
+    def __str__(self) -> str:
+        if self.world_size is None:
+            ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'} of an unknown world"
+        else:
+            ranks = f"{self.ranks} of {self.world_size} ranks"
+        return f"{ranks}, {f'{self.steps} of {self.of_steps}' if self.of_steps else 'no'} steps"
+
+
 class BenchmarkResult(Frozen):
     """One run, measured: what the verdict is taken on."""
 
@@ -377,6 +404,8 @@ class BenchmarkResult(Frozen):
     accelerator: Accelerator
     parse: ParseResult
     aggregates: Aggregates
+    job_started: bool = False
+    """Whether the job is known to have been started on any node."""
     failure: Failure | None = None
     warnings: tuple[str, ...] = ()
 

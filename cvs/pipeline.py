@@ -12,7 +12,7 @@ assert not check(result, bench.expected_results)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,6 +83,7 @@ def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
         accelerator=run.accelerator,
         parse=parsed,
         aggregates=aggregates(parsed.ranks),
+        job_started=any(node.exit_code is not None or node.stopped_by_cvs for node in run.nodes),
         failure=run.failure,
         warnings=run.warnings,
     )
@@ -93,16 +94,20 @@ def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
 def _not_of_this_time(run: RunResult, parsed: ParseResult) -> Iterator[str]:
     """Ranks whose window was recorded long before or after the run, by the clock that the trace tells.
 
-    A job can make an old trace look new (copy, rename, touch it). Clocks of nodes may differ a little.
+    A job can make an old trace look new (copy, rename, touch it). Clocks of nodes may differ a little, and
+    that of this machine may be set while the job runs: its windows lie between the start and the end, as told
+    before or after that.
     """
-    began = datetime.fromisoformat(run.started).timestamp()
-    ended = began + (run.duration_seconds or 0)
+    seconds = timedelta(seconds=run.duration_seconds or 0)
+    start = datetime.fromisoformat(run.started)
+    end = datetime.fromisoformat(run.ended) if run.ended else start + seconds
+    began, ended = min(start, end - seconds).timestamp(), max(end, start + seconds).timestamp()
     for rank in parsed.ranks:
         if rank.start_ns is None:
             continue
-        start = rank.start_ns / 1e9
-        if not began - ONE_RUN_SECONDS <= start <= ended + ONE_RUN_SECONDS:
-            when = f"{datetime.fromtimestamp(start, timezone.utc):%Y-%m-%d %H:%M} UTC"
+        window = rank.start_ns / 1e9
+        if not began - ONE_RUN_SECONDS <= window <= ended + ONE_RUN_SECONDS:
+            when = f"{datetime.fromtimestamp(window, timezone.utc):%Y-%m-%d %H:%M} UTC"
             yield f"rank {rank.rank}: its trace was recorded at {when}, not during this run"
 
 
@@ -111,10 +116,14 @@ def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:
 
 
 def result_of(folder: RunFolder, parser: Parser) -> BenchmarkResult:
-    """The run's saved metrics; measured now where none are saved, or only those of another version."""
+    """The run's saved metrics.
+
+    Measured now where none are saved, or only those of another version, or a collected file changed since.
+    """
     if folder.has_result:
-        result = folder.load_result()
-        if (result.schema_version, result.run_id) == (SCHEMA_VERSION, folder.load_manifest().run.run_id):
+        result, run = folder.load_result(), folder.load_manifest().run
+        same = (result.schema_version, result.run_id) == (SCHEMA_VERSION, run.run_id)
+        if same and all(map(folder.result_is_newer, run.files)):
             return result
     return measure(folder, parser)
 

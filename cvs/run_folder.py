@@ -152,6 +152,15 @@ class RunFolder:
         """Whether metrics were saved."""
         return (self.path / "metrics.json").exists()
 
+    def result_is_newer(self, file: TraceFile) -> bool:
+        """Whether a collected file is as it was when the metrics were saved, as far as can be told unread."""
+        path = self.traces / file.path
+        if not path.is_file():
+            return False
+        now, saved = path.stat(), (self.path / "metrics.json").stat()
+        # File systems tell time in coarse ticks: one and the same may be later.
+        return now.st_size == file.size and now.st_mtime_ns < saved.st_mtime_ns
+
     def load_result(self) -> BenchmarkResult:
         """The saved metrics.
 

@@ -1,17 +1,19 @@
 """From measured values and limits to a verdict. Pure.
 
 A verdict needs evidence: every expected rank found, its trace complete or repaired, of a run that came to its
-end. A limit on a value that was not measured is missed.
+end. A limit is checked on what was measured, and says so where that is not the whole run. A limit on a value
+that was not measured is missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from cvs.config import ExpectedResults
-from cvs.models import BenchmarkResult, RankMetrics, RunStatus, Violation
+from cvs.metrics import coverage
+from cvs.models import BenchmarkResult, Coverage, RankMetrics, RunStatus, Violation
 
 Verdict = Literal["good", "red"]
 EVIDENCE = "evidence"
@@ -52,10 +54,26 @@ _LIMITS = {
 }
 
 
-def measured(result: BenchmarkResult, name: str) -> tuple[float | None, str]:
-    """The value that the limit `name` is set on, and its unit."""
+@dataclass(frozen=True)
+class Measured:
+    """The value that a limit is set on."""
+
+    value: float | None
+    unit: str
+    part: Coverage | None = None
+    """What it was measured on, where that is not the whole run."""
+
+    @property
+    def note(self) -> str:
+        """What stands behind a limit that was checked on a part of the run; else nothing."""
+        return f" (measured on {self.part})" if self.part else ""
+
+
+def measured(result: BenchmarkResult, name: str) -> Measured:
+    """The value that the limit `name` is set on, and what it was measured on."""
     limit = _LIMITS[name]
-    return limit.value(result), limit.unit
+    value, found = limit.value(result), coverage(result.parse)
+    return Measured(value, limit.unit, None if value is None or found.is_whole else found)
 
 
 def check(result: BenchmarkResult, limits: ExpectedResults) -> list[Violation]:
@@ -71,14 +89,14 @@ def verdict_of(violations: list[Violation]) -> Verdict:
 
 def check_limit(result: BenchmarkResult, name: str, limit: float) -> Violation | None:
     """Whether the limit `name` is missed; None where it holds."""
-    rule = _LIMITS[name]
-    value = rule.value(result)
+    rule, found = _LIMITS[name], measured(result, name)
+    value = found.value
     unit = f" {rule.unit}" if rule.unit else ""
     bound = f"{'at most' if rule.is_maximum else 'at least'} {limit:g}{unit}"
     if value is None:
         message = f"{name}: {rule.what} was not measured; expected {bound}"
     elif not rule.holds(value, limit):
-        message = f"{name}: {rule.what} is {_told(value, limit, rule)}{unit}; expected {bound}"
+        message = f"{name}: {rule.what} is {_told(value, limit, rule)}{unit}; expected {bound}{found.note}"
     else:
         return None
     return Violation(name=name, message=message, value=value, limit=limit, unit=rule.unit)
@@ -107,8 +125,11 @@ def _flaws(result: BenchmarkResult) -> Iterator[str]:
         yield _missing(result)
     elif not result.parse.ranks:
         yield "no trace was found"
+    without_gpu = [rank for rank in result.parse.ranks if rank.quality.status == "no_gpu_events"]
+    if without_gpu:
+        yield _without_gpu(result, without_gpu)
     for rank in result.parse.ranks:
-        if not rank.quality.is_evidence:
+        if not rank.quality.is_evidence and rank.quality.status != "no_gpu_events":
             yield _unusable(rank)
 
 
@@ -127,13 +148,23 @@ def _missing(result: BenchmarkResult) -> str:
     found = world - len(missing)
     names = ", ".join(map(str, missing))
     text = f"{found} of {world} ranks left a trace; missing: rank{'s' if len(missing) > 1 else ''} {names}"
-    if not found and result.run_status is not RunStatus.COMPLETED:
+    if not found and result.job_started and result.run_status is not RunStatus.COMPLETED:
         text += " (no complete profiler window exists: the job ended before one was over)"
     return text
 
 
+def _without_gpu(result: BenchmarkResult, ranks: Sequence[RankMetrics]) -> str:
+    return (
+        f"accelerator is {result.accelerator}, but there are no GPU events in the trace of"
+        f" {', '.join(map(_named, ranks))}: did the job run on the CPU? set accelerator: none for a CPU run"
+    )
+
+
 def _unusable(rank: RankMetrics) -> str:
-    name = "a rank that nobody knows" if rank.rank is None else f"rank {rank.rank}"
-    place = "" if rank.node is None else f" (node rank {rank.node})"
     cause = f": {rank.quality.cause}" if rank.quality.cause else ""
-    return f"{name}{place}: trace is {rank.quality.status.replace('_', ' ')}{cause}"
+    return f"{_named(rank)}: trace is {rank.quality.status}{cause}"
+
+
+def _named(rank: RankMetrics) -> str:
+    name = "a rank that nobody knows" if rank.rank is None else f"rank {rank.rank}"
+    return name if rank.node is None else f"{name} (node rank {rank.node})"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cvs.commands.suites import PACKAGE, cases, suites, unknown_suite
+
+if TYPE_CHECKING:
+    import pytest
 
 USAGE = "cvs run SUITE [CASE …] --cluster_file FILE --config_file FILE [pytest options …]"
 EXAMPLE = """\
@@ -64,13 +70,44 @@ def run(words: list[str]) -> int:
         return _usage_error(_no_suite_in(words))
     suite, _, case = words[at].partition("::")
     module = suites()[suite]
-    named, options = _split([*words[:at], *words[at + 1 :]], set(cases(module)))
+    known = list(cases(module))
+    named, options = _split([*words[:at], *words[at + 1 :]], known)
     if "--dry-run" in options or "--dry_run" in options:
         return _dry_run(suite, module, options)
     import pytest  # takes longer than all that `cvs --help` needs
 
     targets = [f"{module}::{case}" for case in ([case] if case else []) + named] or [str(module)]
-    return int(pytest.main([*_own_options(), *targets, *options]))
+    return int(pytest.main([*_own_options(), *targets, *options], plugins=[_Misspelt(module, known)]))
+
+
+class _Misspelt:
+    """Refuses what looks like a case and is none; as a plugin, for pytest knows whose value a word is."""
+
+    def __init__(self, module: Path, known: list[str]) -> None:
+        self._module = module
+        self._known = known
+
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Look at what is to be run, before anything is."""
+        import pytest
+
+        names = [word.removeprefix(f"{self._module}::") for word in config.args]
+        misspelt = [name for name in names if self._looks_like_a_case(name) and not Path(name).exists()]
+        if misspelt:
+            raise pytest.UsageError(*map(self._told, misspelt))
+
+    def _looks_like_a_case(self, name: str) -> bool:
+        function = _function(name)
+        return re.fullmatch(r"test_\w*", function) is not None and function not in self._known
+
+    def _told(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._known, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return f"no case {name} in {self._module.stem}{hint}; there are {', '.join(self._known)}"
+
+
+def _function(case: str) -> str:
+    return case.partition("[")[0]
 
 
 def _no_suite_in(words: list[str]) -> str:
@@ -97,12 +134,12 @@ def _own_options() -> list[str]:
     ]
 
 
-def _split(words: list[str], known: set[str]) -> tuple[list[str], list[str]]:
+def _split(words: list[str], known: list[str]) -> tuple[list[str], list[str]]:
     """Names of cases, wherever they stand, and what else is pytest's."""
     named: list[str] = []
     options: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
-        if word.partition("[")[0] in known and before not in ("-k", "-m"):
+        if _function(word) in known and before not in ("-k", "-m"):
             named.append(word)
         else:
             # pytest has a --config-file of its own, which no user of cvs means.

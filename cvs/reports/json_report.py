@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from cvs.config import ExpectedResults
+from cvs.metrics import coverage
 from cvs.models import SCHEMA_VERSION, BenchmarkResult, RankMetrics
 from cvs.run_folder import Manifest
 from cvs.thresholds import check, measured, verdict_of
@@ -33,6 +34,7 @@ def json_report(result: BenchmarkResult, limits: ExpectedResults, manifest: Mani
         "configuration": _configuration(manifest),
         "basis": result.parse.basis,
         "performance": _performance(result),
+        "coverage": coverage(result.parse).model_dump(),
         "limits": [_limit(result, name, limit) for name, limit in limits.limits().items()],
         "world_size": result.parse.world_size,
         "missing_ranks": result.parse.missing_ranks,
@@ -73,8 +75,9 @@ def _performance(result: BenchmarkResult) -> dict[str, float | None]:
 
 
 def _limit(result: BenchmarkResult, name: str, limit: float) -> dict[str, Any]:
-    value, unit = measured(result, name)
-    return {"name": name, "limit": limit, "value": value, "unit": unit}
+    found = measured(result, name)
+    entry = {"name": name, "limit": limit, "value": found.value, "unit": found.unit}
+    return {**entry, "measured_on": str(found.part)} if found.part else entry
 
 
 def _rank(rank: RankMetrics) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cvs.config import ExpectedResults
+from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, RankMetrics
-from cvs.thresholds import EVIDENCE, brief, check, measured, verdict_of
+from cvs.thresholds import EVIDENCE, Measured, brief, check, measured, verdict_of
 
 UNKNOWN = "–"
 
@@ -30,6 +31,7 @@ def _report(result: BenchmarkResult, limits: ExpectedResults) -> RenderableType:
     return Group(
         _ranks(result),
         _averages(result),
+        f"coverage: {coverage(result.parse)}",
         *(f"[yellow]warning:[/] {escape(text)}" for text in (*result.warnings, *result.parse.warnings)),
         *_left_out(result),
         *_verdict(result, limits),
@@ -88,9 +90,9 @@ def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
     violations = check(result, limits)
     missed = {violation.name for violation in violations}
     for name, limit in limits.limits().items():
-        value, unit = measured(result, name)
+        found = measured(result, name)
         mark = "[red]missed[/]" if name in missed else "[green]holds[/]"
-        yield f"{name} {limit:g} {unit}".rstrip() + f": {_value(value, unit)} {mark}"
+        yield f"{name} {limit:g} {found.unit}".rstrip() + f": {_value(found)} {mark}{found.note}"
     for violation in violations:
         if violation.name == EVIDENCE:
             yield f"[red]{EVIDENCE}:[/] {escape(violation.message)}"
@@ -98,5 +100,5 @@ def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
     yield f"verdict: [bold {'green' if word == 'good' else 'red'}]{word}[/]"
 
 
-def _value(value: float | None, unit: str) -> str:
-    return "not measured" if value is None else f"{brief(value)} {unit}".rstrip()
+def _value(found: Measured) -> str:
+    return "not measured," if found.value is None else f"{brief(found.value)} {found.unit}".rstrip()

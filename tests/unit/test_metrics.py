@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, pstdev
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from cvs import metrics
 from cvs.errors import TraceError
 from cvs.kernels import Bucket
 from cvs.metrics import Interval
-from cvs.models import CpuSums, RankMetrics, Ratios, Step, Timeline
+from cvs.models import Coverage, CpuSums, ParseResult, QualityStatus, RankMetrics, Ratios, Step, Timeline
 
 BUCKETS: tuple[Bucket, ...] = ("computation", "communication", "memcpy")
 K, N, Y = BUCKETS
@@ -297,6 +297,74 @@ def test_cpu_ratios_over_ranks_use_the_common_steps() -> None:
     second = rank(1, basis="cpu", steps=steps({2: 0}, cpu_ns=lazy) + steps({3: 100}, cpu_ns=busy))
     found = metrics.aggregates([first, second])
     assert (found.avg_compute_ratio, found.avg_comm_ratio, found.avg_overlap_ratio) == (0.5, 0.375, 0.25)
+
+
+def covered(*ranks: RankMetrics, world: int | None) -> Coverage:
+    return metrics.coverage(ParseResult(parser="p", basis="gpu", world_size=world, ranks=ranks))
+
+
+def window(number: int, *numbers: int, status: str = "complete") -> RankMetrics:
+    return rank(number, status, steps=steps(dict.fromkeys(numbers, 0)))
+
+
+def test_coverage_is_of_the_ranks_that_count_and_of_the_steps_that_all_of_them_have() -> None:
+    found = covered(
+        window(0, 2, 3, 4),
+        window(1, 2, 3, 4, 5, status="repaired"),
+        window(2, 1, 2, 3, 4),
+        window(3, 3, 4, status="truncated"),
+        window(4, 3, 6, status="unreadable"),
+        world=6,
+    )
+    assert found == Coverage(ranks=4, world_size=6, steps=2, of_steps=6)
+    assert str(found) == "4 of 6 ranks, 2 of 6 steps"
+    assert not found.is_whole
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "text", "whole"),
+    [
+        pytest.param([window(0, 2, 3), window(1, 2, 3)], 2, "2 of 2 ranks, 2 of 2 steps", True, id="whole"),
+        pytest.param([window(0, 2, 3)], 2, "1 of 2 ranks, 2 of 2 steps", False, id="a rank is missing"),
+        pytest.param(
+            [window(0, 2), window(1, 3)], 2, "2 of 2 ranks, 0 of 2 steps", False, id="none in common"
+        ),
+        pytest.param([window(0, 2), window(1)], 2, "2 of 2 ranks, 0 of 1 steps", False, id="a rank has none"),
+        pytest.param([rank(0), rank(1)], 2, "2 of 2 ranks, no steps", True, id="profiled without steps"),
+        pytest.param([window(0, 2, status="truncated")], 1, "1 of 1 ranks, 1 of 1 steps", True, id="cut"),
+        pytest.param(
+            [window(0, 2), window(1, status="unreadable")],
+            2,
+            "1 of 2 ranks, 1 of 1 steps",
+            False,
+            id="a trace is unreadable",
+        ),
+        pytest.param(
+            [window(0, 2, status="duplicate")], 1, "0 of 1 ranks, 0 of 1 steps", False, id="only a duplicate"
+        ),
+        pytest.param([], 4, "0 of 4 ranks, no steps", False, id="nothing"),
+        pytest.param([window(0, 2)], None, "1 rank of an unknown world, 1 of 1 steps", False, id="unknown"),
+        pytest.param([], None, "0 ranks of an unknown world, no steps", False, id="nothing is known"),
+        pytest.param([window(0), window(0)], 2, "1 of 2 ranks, no steps", False, id="a rank in two worlds"),
+        pytest.param([window(0), window(9)], 2, "1 of 2 ranks, no steps", False, id="outside the world"),
+    ],
+)
+def test_coverage_in_words(ranks: list[RankMetrics], world: int | None, text: str, whole: bool) -> None:
+    found = covered(*ranks, world=world)
+    assert (str(found), found.is_whole) == (text, whole)
+
+
+@pytest.mark.parametrize("status", get_args(QualityStatus))
+def test_coverage_and_values_are_of_the_same_ranks(status: str) -> None:
+    one = measured(0, 10_000, status=status)
+    has_values = metrics.aggregates([one]).avg_iteration_time_us is not None
+    assert covered(one, world=1).ranks == int(has_values)
+
+
+def test_a_rank_that_nobody_knows_is_none_of_the_world() -> None:
+    alone = rank(0).model_copy(update={"rank": None})
+    assert covered(alone, world=4).ranks == 0
+    assert covered(alone, world=None).ranks == 1
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=2, max_size=6), st.randoms())

@@ -82,7 +82,14 @@ def test_a_missing_rank_is_named(judge: Judge, save_run: SaveRun) -> None:
     save_run(without=("rank1", "rank2"))
     outcome = judge()
     outcome.assert_outcomes(passed=4, failed=2, deselected=1)
-    outcome.stdout.fnmatch_lines(["2 of 4 ranks left a trace; missing: ranks 1, 2", "verdict: red"])
+    outcome.stdout.fnmatch_lines(
+        [
+            "2 of 4 ranks left a trace; missing: ranks 1, 2",
+            "coverage: 2 of 4 ranks, 3 of 3 steps",
+            "max_avg_iteration_ms 2000 ms: * holds (measured on 2 of 4 ranks, 3 of 3 steps)",
+            "verdict: red",
+        ]
+    )
 
 
 def test_a_failed_run_is_red_though_every_rank_is_there(judge: Judge, save_run: SaveRun) -> None:
@@ -91,6 +98,21 @@ def test_a_failed_run_is_red_though_every_rank_is_there(judge: Judge, save_run: 
     outcome = judge(cases="validate")
     outcome.assert_outcomes(passed=3, failed=1, deselected=3)
     outcome.stdout.fnmatch_lines([f"run {folder.run_id} did not end well (failed): rank 3 on node-1*"])
+
+
+def test_a_failed_run_ends_in_numbers(judge: Judge, save_run: SaveRun, files: Files) -> None:
+    """Collected, parsed, checked and reported on what exists; red all the same."""
+    failure = Failure(reason="rank 3 on node-1 (node rank 1) was ended by signal 9", node_rank=1, ranks=(3,))
+    files.edit("min_compute_ratio: 0.02", "min_overlap_ratio: 0.9")
+    folder = save_run(status=RunStatus.FAILED, failure=failure, without=("rank3",))
+    outcome = judge()
+    outcome.assert_outcomes(passed=3, failed=3, deselected=1)
+    part = "3 of 4 ranks, 3 of 3 steps"
+    outcome.stdout.fnmatch_lines([f"min_overlap_ratio: * expected at least 0.9 (measured on {part})"])
+    report = report_of(folder.path)
+    assert (report["verdict"], report["status"]) == ("red", "failed")
+    assert report["coverage"] == {"ranks": 3, "world_size": 4, "steps": 3, "of_steps": 3}
+    assert [limit["measured_on"] for limit in report["limits"]] == [part, part]  # type: ignore[attr-defined]
 
 
 def test_a_run_that_was_killed_with_cvs_is_red(judge: Judge, save_run: SaveRun) -> None:
@@ -135,6 +157,22 @@ def test_a_trace_of_another_time_is_red(judge: Judge, save_run: SaveRun, started
     )
 
 
+@pytest.mark.parametrize(
+    ("started", "ended"),
+    [
+        pytest.param("2026-11-29T23:00:00+00:00", "2026-11-30T01:52:40+00:00", id="forward_at_the_start"),
+        pytest.param("2026-11-30T01:52:30+00:00", "2026-11-30T05:00:00+00:00", id="forward_at_the_end"),
+        pytest.param("2026-11-30T05:00:00+00:00", "2026-11-30T01:52:40+00:00", id="back_at_the_start"),
+        pytest.param("2026-11-30T01:52:30+00:00", "2026-11-29T23:00:00+00:00", id="back_at_the_end"),
+    ],
+)
+def test_a_clock_that_was_set_during_the_run_costs_nothing(
+    judge: Judge, save_run: SaveRun, started: str, ended: str
+) -> None:
+    save_run(started=started, ended=ended)
+    judge(cases="evidence").assert_outcomes(passed=1, deselected=6)
+
+
 def test_a_missed_limit_names_value_limit_and_unit(judge: Judge, save_run: SaveRun, files: Files) -> None:
     save_run()
     files.edit("max_avg_iteration_ms: 2000", "max_avg_iteration_ms: 1.5")
@@ -175,7 +213,7 @@ def test_bad_files_are_told_without_a_traceback(judge: Judge, files: Files) -> N
     outcome.assert_outcomes(failed=4, deselected=1)
     outcome.stdout.fnmatch_lines(
         [
-            f"{files.config_file}:30:3: expected_results.min_compute_ration: unknown key"
+            f"{files.config_file}:31:3: expected_results.min_compute_ration: unknown key"
             " (did you mean min_compute_ratio?)"
         ]
     )
@@ -207,6 +245,7 @@ def test_metrics_are_junit_properties(judge: Judge, save_run: SaveRun, tmp_path:
     cases = {case.get("name"): case for case in ElementTree.parse(junit).iter("testcase")}
     properties = {p.get("name"): p.get("value") for p in cases["test_parse_results"].iter("property")}
     assert properties["basis"] == "cpu"
+    assert properties["coverage"] == "4 of 4 ranks, 3 of 3 steps"
     assert 0 < float(properties["avg_compute_ratio"] or 0) < 1
     assert {f"rank_{rank}.iteration_time_us" for rank in range(4)} < properties.keys()
     assert "test_validate_thresholds[evidence]" in (tmp_path / "r.html").read_text()

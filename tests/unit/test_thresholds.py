@@ -19,6 +19,7 @@ from cvs.models import (
     QualityStatus,
     RankMetrics,
     RunStatus,
+    Step,
 )
 from cvs.thresholds import check, check_evidence, check_limit, measured, verdict_of
 
@@ -51,7 +52,7 @@ def result_of(
         duration_seconds=9.0,
         num_nodes=1,
         gpus_per_node=2,
-        accelerator="none",
+        accelerator=keys.pop("accelerator", "none"),
         parse=parse or parse_of(),
         aggregates=keys.pop("aggregates", Aggregates()),
         **keys,
@@ -84,7 +85,8 @@ VALUES = {
 
 @pytest.mark.parametrize("key", KEYS)
 def test_what_a_limit_is_set_on(key: str) -> None:
-    assert measured(result_of(aggregates=MEASURED), key) == (VALUES[key], "ms" if key.endswith("_ms") else "")
+    found = measured(result_of(aggregates=MEASURED), key)
+    assert (found.value, found.unit) == (VALUES[key], "ms" if key.endswith("_ms") else "")
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -153,6 +155,58 @@ def test_a_limit_that_is_narrowly_missed_does_not_look_kept(key: str, value: flo
     assert found.split(" is ")[1] != expected.split("at least ")[-1].split("at most ")[-1]
 
 
+def stepped(rank: int, *numbers: int, status: QualityStatus = "complete") -> RankMetrics:
+    steps = tuple(Step(number=number, start_ns=number, duration_ns=1) for number in numbers)
+    return rank_of(rank, status, steps=steps)
+
+
+PARTS = {
+    "a rank is missing": (
+        parse_of(stepped(0, 2, 3), stepped(1, 2, 3), world_size=3, missing_ranks=(2,)),
+        "2 of 3 ranks, 2 of 2 steps",
+    ),
+    "a trace is unreadable": (
+        parse_of(stepped(0, 2, 3), stepped(1, status="unreadable")),
+        "1 of 2 ranks, 2 of 2 steps",
+    ),
+    "a trace is cut": (
+        parse_of(stepped(0, 2, 3), stepped(1, 2, status="truncated")),
+        "2 of 2 ranks, 1 of 2 steps",
+    ),
+    "windows differ": (parse_of(stepped(0, 2, 3), stepped(1, 3, 4)), "2 of 2 ranks, 1 of 3 steps"),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(("parse", "part"), PARTS.values(), ids=PARTS)
+def test_a_limit_that_was_checked_on_a_part_of_the_run_says_so(
+    key: str, parse: ParseResult, part: str
+) -> None:
+    limit, message = MESSAGES[key]
+    result = result_of(parse, aggregates=MEASURED)
+    violation = check_limit(result, key, limit)
+    assert violation is not None
+    assert violation.message == f"{key}: {message} (measured on {part})"
+    assert measured(result, key).note == f" (measured on {part})"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(
+            result_of(parse_of(stepped(0, 2), stepped(1, 2)), status=RunStatus.FAILED, aggregates=MEASURED),
+            id="the run failed and all was measured",
+        ),
+        pytest.param(result_of(parse_of(rank_of(0), missing_ranks=(1,))), id="nothing was measured"),
+    ],
+)
+def test_else_it_says_nothing_of_that(result: BenchmarkResult) -> None:
+    violation = check_limit(result, "min_overlap_ratio", 0.9)
+    assert violation is not None
+    assert "measured on" not in violation.message
+    assert measured(result, "min_overlap_ratio").note == ""
+
+
 def test_only_limits_that_are_set_are_checked() -> None:
     assert check(result_of(), ExpectedResults()) == []
     names = [violation.name for violation in check(result_of(), ExpectedResults(min_overlap_ratio=0.5))]
@@ -182,11 +236,25 @@ def test_a_whole_run_is_evidence() -> None:
     assert evidence(result_of(parse_of(rank_of(0, "repaired"), rank_of(1)))) == []
 
 
-@pytest.mark.parametrize("status", ["incomplete", "truncated", "no_gpu_events", "unreadable", "duplicate"])
+@pytest.mark.parametrize("status", ["incomplete", "truncated", "unreadable", "duplicate"])
 def test_a_rank_of_which_something_is_missing_is_none(status: QualityStatus) -> None:
     bad = rank_of(1, status, node=1, cause="the reason")
     [message] = evidence(result_of(parse_of(rank_of(0), bad)))
-    assert message == f"rank 1 (node rank 1): trace is {status.replace('_', ' ')}: the reason"
+    assert message == f"rank 1 (node rank 1): trace is {status}: the reason"
+
+
+@pytest.mark.parametrize("accelerator", ["rocm", "cuda"])
+def test_ranks_that_never_used_the_declared_accelerator_are_told_together(accelerator: str) -> None:
+    ranks = (
+        rank_of(0),
+        rank_of(1, "no_gpu_events"),
+        rank_of(3, "no_gpu_events", node=1, cause="no GPU event"),
+    )
+    result = result_of(parse_of(*ranks, world_size=4, missing_ranks=(2,)), accelerator=accelerator)
+    assert evidence(result)[1:] == [
+        f"accelerator is {accelerator}, but there are no GPU events in the trace of rank 1,"
+        " rank 3 (node rank 1): did the job run on the CPU? set accelerator: none for a CPU run"
+    ]
 
 
 def test_a_rank_that_nobody_knows() -> None:
@@ -234,9 +302,11 @@ def test_nor_is_one_that_has_not_ended(status: RunStatus) -> None:
 
 def test_a_job_that_failed_before_its_window_says_so() -> None:
     parse = ParseResult(parser="test", basis="cpu", world_size=2, missing_ranks=(0, 1))
-    messages = evidence(result_of(parse, status=RunStatus.FAILED))
-    assert len(messages) == 2
-    assert "no complete profiler window exists" in messages[1]
+    started = evidence(result_of(parse, status=RunStatus.FAILED, job_started=True))
+    never = evidence(result_of(parse, status=RunStatus.FAILED))
+    why = " (no complete profiler window exists: the job ended before one was over)"
+    assert len(started) == 2
+    assert started[1] == never[1] + why
 
 
 def test_everything_that_is_wrong_is_told() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from cvs.config import load_files
+from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, ParseStatus, RunStatus
 from cvs.parsers.torch_trace import TorchTraceParser
 from cvs.plugin import Benchmark, Suite, warn
@@ -65,6 +66,7 @@ def _record_metrics(result: BenchmarkResult, record: Record) -> None:
     """Keep the numbers as properties of the case (`--junitxml`)."""
     record("run_id", result.run_id)
     record("basis", result.parse.basis)
+    record("coverage", str(coverage(result.parse)))
     for name, value in result.aggregates.model_dump().items():
         record(name, value)
     for rank in result.per_rank_metrics:

@@ -43,6 +43,66 @@ def test_without_a_suite(words: list[str], message: str, command: Command) -> No
     assert_refused(command("run", *words), 4, f"cvs: {message}\nusage: cvs run SUITE")
 
 
+CASES = (
+    "test_validate_runner_config, test_run_benchmark, test_parse_results, test_validate_thresholds,"
+    " test_generate_report"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["test_aorta", "test_misspelt"], ["test_misspelt in test_aorta"]),
+        (["-x", "test_aorta", "test_misspelt"], ["test_misspelt in test_aorta"]),
+        (["-x", "test_misspelt", "test_aorta"], ["test_misspelt in test_aorta"]),
+        (
+            ["test_aorta", "test_parse_results", "test_parse_result"],
+            ["test_parse_result in test_aorta (did you mean test_parse_results?)"],
+        ),
+        (
+            ["test_aorta::test_parse_result"],
+            ["test_parse_result in test_aorta (did you mean test_parse_results?)"],
+        ),
+        (
+            ["test_aorta", "test_validate_threshold[a limit]", "test_x"],
+            [
+                "test_validate_threshold[a limit] in test_aorta (did you mean test_validate_thresholds?)",
+                "test_x in test_aorta",
+            ],
+        ),
+    ],
+)
+def test_a_misspelt_case(words: list[str], told: list[str], files: Files, tmp_path: Path) -> None:
+    done = run_cvs("run", *words, *files.options, cwd=tmp_path)
+    assert_refused(done, 4)
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert lines == [f"ERROR: no case {what}; there are {CASES}" for what in told]
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        (["--junitxml", "test_junit"], 1),
+        (["--runs_dir", "test_runs"], 1),
+        (["-k", "test_misspelt or runner_config"], 1),
+        (["test_folder"], 2),
+        (["test_mine.py"], 2),
+        (["test_mine.py::test_mine"], 2),
+        (["./test_folder/test_other.py::test_other[1]"], 2),
+    ],
+)
+def test_what_is_no_case_but_a_path_or_a_value_is_left_to_pytest(
+    words: list[str], passed: int, files: Files, tmp_path: Path
+) -> None:
+    (tmp_path / "test_folder").mkdir()
+    (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
+    other = "import pytest\n@pytest.mark.parametrize('n', [1])\ndef test_other(n): pass\n"
+    (tmp_path / "test_folder" / "test_other.py").write_text(other)
+    done = run_cvs("run", "test_aorta", "test_validate_runner_config", *words, *files.options, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{passed} passed" in done.stdout
+
+
 # --- the plan on paper ------------------------------------------------------------------------------------
 
 

@@ -179,6 +179,24 @@ def test_a_good_verdict() -> None:
     ]
 
 
+def test_coverage() -> None:
+    assert report_of(result_of())["coverage"] == {"ranks": 2, "world_size": 2, "steps": 2, "of_steps": 2}
+
+
+def test_limits_that_were_checked_on_a_part_of_the_run_say_so() -> None:
+    limits = ExpectedResults(max_avg_iteration_ms=50, min_overlap_ratio=0.6)
+    part = {"world_size": 3, "missing_ranks": (2,)}
+    report = report_of(result_of(parse=part), limits)
+    on = "2 of 3 ranks, 2 of 2 steps"
+    assert report["coverage"] == {"ranks": 2, "world_size": 3, "steps": 2, "of_steps": 2}
+    assert report["limits"] == [
+        {"name": "max_avg_iteration_ms", "limit": 50.0, "value": 50.0, "unit": "ms", "measured_on": on},
+        {"name": "min_overlap_ratio", "limit": 0.6, "value": 0.25, "unit": "", "measured_on": on},
+    ]
+    assert [violation["name"] for violation in report["violations"]] == ["evidence", "min_overlap_ratio"]
+    assert report["violations"][1]["message"].endswith(f"; expected at least 0.6 (measured on {on})")
+
+
 def test_a_missed_limit() -> None:
     report = report_of(result_of(), ExpectedResults(min_overlap_ratio=0.6))
     assert report["verdict"] == "red"

@@ -134,7 +134,7 @@ def test_the_state_of_a_trace_in_words() -> None:
 
 def test_each_limit_that_is_set() -> None:
     limits = ExpectedResults(max_avg_iteration_ms=2000, min_compute_ratio=0.5, max_time_variance_ratio=0.05)
-    lines = lines_of(result_of(rank_of(0)), limits)
+    lines = lines_of(result_of(rank_of(0), rank_of(1)), limits)
     assert "max_avg_iteration_ms 2000 ms: 1235 ms holds" in lines
     assert "min_compute_ratio 0.5: 0.4 missed" in lines
     assert "max_time_variance_ratio 0.05: 0.05 holds" in lines
@@ -144,7 +144,16 @@ def test_each_limit_that_is_set() -> None:
 
 def test_a_limit_on_what_was_not_measured() -> None:
     lines = lines_of(result_of(rank_of(0), aggregates=Aggregates()), ExpectedResults(min_overlap_ratio=0))
-    assert "min_overlap_ratio 0: not measured missed" in lines
+    assert "min_overlap_ratio 0: not measured, missed" in lines
+
+
+def test_coverage_and_limits_that_were_checked_on_a_part_of_the_run() -> None:
+    limits = ExpectedResults(min_compute_ratio=0.5, min_overlap_ratio=0.25)
+    lines = lines_of(result_of(rank_of(0), rank_of(1, "unreadable")), limits)
+    assert "coverage: 1 of 2 ranks, 1 of 1 steps" in lines
+    assert "min_compute_ratio 0.5: 0.4 missed (measured on 1 of 2 ranks, 1 of 1 steps)" in lines
+    assert "min_overlap_ratio 0.25: 0.25 holds (measured on 1 of 2 ranks, 1 of 1 steps)" in lines
+    assert lines[-1] == "verdict: red"
 
 
 @pytest.mark.parametrize(("limit", "word"), [(0.25, "good"), (0.26, "red")])
