@@ -171,6 +171,8 @@ class Limits(Frozen):
     """After SIGTERM: how long torchrun may take to end its workers."""
     after_first_end: float = 30
     """After the first node ended well: it has seen all workers end, so the others are about to end, too."""
+    stall: float | None = None
+    """Without a new line or step: how long before it is looked into and ended; None: never."""
     transfer: float = 600
     """Collection from one node."""
     teardown: float = 60
@@ -232,6 +234,7 @@ def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = N
             total=bench.timeout_seconds,
             join=bench.multi_node.join_timeout_seconds,
             grace=bench.multi_node.grace_seconds,
+            stall=bench.stall_seconds,
             shutdown=max(_shutdown_seconds(node) for node in nodes) + 5,
         ),
         collect_traces=bench.multi_node.collect_traces,

@@ -135,6 +135,7 @@ def save_run(tmp_path: Path, files: Files) -> SaveRun:
         without: tuple[str, ...] = (),
         source: str = "cpu_gloo_2x2",
         started: str = "2026-11-30T01:52:30+00:00",
+        ended: str | None = None,
     ) -> RunFolder:
         folder = new_run_folder(tmp_path / "cvs_runs", "test_aorta")
         shutil.copytree(
@@ -151,7 +152,7 @@ def save_run(tmp_path: Path, files: Files) -> SaveRun:
                 cluster=cluster.resolved(),
                 benchmark=bench.resolved(),
                 plan=plan_aorta(cluster, bench, Site(run_id=folder.run_id, master_port=29500)),
-                run=_run(folder, status, failure, started),
+                run=_run(folder, status, failure, started, ended),
             )
         )
         return folder
@@ -159,12 +160,15 @@ def save_run(tmp_path: Path, files: Files) -> SaveRun:
     return save
 
 
-def _run(folder: RunFolder, status: RunStatus, failure: Failure | None, started: str) -> RunResult:
+def _run(
+    folder: RunFolder, status: RunStatus, failure: Failure | None, started: str, ended: str | None
+) -> RunResult:
     return RunResult(
         benchmark="aorta",
         run_id=folder.run_id,
         status=status,
         started=started,
+        ended=ended,
         duration_seconds=9.5,
         accelerator="none",
         num_nodes=2,

@@ -191,6 +191,8 @@ class AortaConfig(_AortaModel):
     experiment_script: InsidePath = "scripts/rccl_exp.sh"
     gpus_per_node: Count = 8
     timeout_seconds: Annotated[Integer, Field(ge=60)] = 10800
+    stall_seconds: Optional[Count] = None
+    """Without a new line or step: how long before the job is looked into and stopped; None: never."""
     accelerator: Literal["rocm", "cuda", "none"] = "rocm"
     runtime: Literal["docker", "process"] = "docker"
     skip_rccl_build: Switch = False

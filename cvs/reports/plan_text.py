@@ -44,12 +44,15 @@ def _limits(limits: Limits) -> str:
         "set-up and run": limits.total,
         "join": limits.join,
         "grace": limits.grace,
+        "stall": limits.stall,
         "shutdown": limits.shutdown,
         "after the first end": limits.after_first_end,
         "collection": limits.transfer,
         "teardown": limits.teardown,
     }
-    return ", ".join(f"{name} {limit:g} s" for name, limit in seconds.items())
+    return ", ".join(
+        f"{name} {'never' if limit is None else f'{limit:g} s'}" for name, limit in seconds.items()
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -26,6 +26,7 @@ from cvs.run_folder import Manifest, RunFolder
 from cvs.runners._fanout import Outcome, side_by_side
 from cvs.runners._interrupts import Interrupts
 from cvs.runners._node import Console, RunNode
+from cvs.runners._stall import Stall
 from cvs.runners._watch import Watch
 from cvs.runtime.base import Runtime
 from cvs.runtime.process import ProcessRuntime, find_torch_python
@@ -99,6 +100,7 @@ class BaseRunner(ABC):
         self._warnings: list[str] = []
         self._why: str | None = None
         self._port_is_taken = False
+        self._stall: Stall | None = None
         self._status = RunStatus.PENDING
 
     @abstractmethod
@@ -292,11 +294,10 @@ class BaseRunner(ABC):
         self._record()
         names = ", ".join(node.name for node in self._nodes)
         self.console(f"cvs | {self.plan.world_size} ranks start on {names}; run folder {self._folder.path}")
+        self.console("cvs | their first lines come when all of them have loaded PyTorch")
         deadline = self._clock + self.plan.limits.total
-        alarms = [
-            lambda: next((node.trouble for node in self._nodes if node.trouble), None),
-            self._port_alarm,
-        ]
+        self._stall = Stall(self._nodes, self.plan.limits, self.console)
+        alarms = (self._node_alarm, self._port_alarm, self._stall)
         watch = Watch({}, self.plan.limits, deadline, on_end=self._note_end, alarms=alarms)
         try:
             for node in self._nodes:
@@ -317,6 +318,9 @@ class BaseRunner(ABC):
         self.console(f"cvs | {self.plan.nodes[node_rank].node} ended with exit code {exit_code}")
         if node_rank == 0 and exit_code:
             self._port_is_taken = self._nodes[0].found_port_taken()
+
+    def _node_alarm(self) -> str | None:
+        return next((node.trouble for node in self._nodes if node.trouble), None)
 
     def _port_alarm(self) -> str | None:
         # The others must not wait: they may have met whoever has the port.
@@ -387,6 +391,7 @@ class BaseRunner(ABC):
             run_id=self._folder.run_id,
             status=self._status,
             started=self._started.isoformat(),
+            ended=datetime.now(timezone.utc).isoformat() if over else None,
             duration_seconds=round(time.monotonic() - self._clock, 3) if over else None,
             accelerator=self.config.accelerator,
             num_nodes=self.plan.num_nodes,
@@ -401,7 +406,8 @@ class BaseRunner(ABC):
     def _failure(self) -> Failure | None:
         if self._status is RunStatus.COMPLETED:
             return None
-        first = first_failure([node.trail() for node in self._nodes if node.watched])
+        stalled = self._stall.found if self._stall else None
+        first = stalled or first_failure([node.trail() for node in self._nodes if node.watched])
         told = [first.reason if first else None, self._why, self._errors()]
         reasons: list[str] = []
         for text in told:

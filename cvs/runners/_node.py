@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from cvs.errors import CvsError, TransportError
 from cvs.failure import NodeTrail, RankTrail, port_taken
+from cvs.hang import RankStack
 from cvs.launch import LaunchPlan, NodePlan
 from cvs.models import Holder, NodeResult, TraceFile
 from cvs.run_folder import RunFolder
@@ -51,12 +53,16 @@ class RunNode:
         self.files: list[TraceFile] = []
         self.errors: list[str] = []
         self.left_running: list[int] = []
+        self.heard: float | None = None
+        """When the job was last heard of here, on the monotonic clock; None: not yet."""
         self.trouble: str | None = None
         """Why the job must not go on, where that is the node's affair: its output cannot be kept."""
         self._before: Listing | None = None
         self._log: NodeLog | None = None
         self._log_start = 0
         self._is_shown = True
+        self._last_lines: dict[int, str] = {}
+        """Of each rank that said anything."""
 
     @property
     def name(self) -> str:
@@ -97,9 +103,11 @@ class RunNode:
         self.watched = Watched(self.runtime.start(lambda piece: self._take(piece, console)))
 
     def _take(self, piece: bytes, console: Console) -> None:
+        self.heard = time.monotonic()
         is_shown = self._keep(piece)
+        line = self._shown(piece)
         if is_shown:
-            console(self._prefixed(piece))
+            console(line)
         elif self._is_shown:
             console(f"{self.name} | cvs: too much output to show; the log keeps its beginning and its end")
         self._is_shown = is_shown
@@ -116,12 +124,15 @@ class RunNode:
         self.trouble = f"{self.name}: its log cannot be written: {error.strerror}: {self.folder.path}"
         self.note(TransportError(self.trouble))
 
-    def _prefixed(self, piece: bytes) -> str:
+    def _shown(self, piece: bytes) -> str:
+        """The piece with the node before it and, where a rank said it, the rank."""
         found = _LOCAL_RANK.match(piece)
         if not found:
             return f"{self.name} | {_printable(piece)}"
         rank = self.plan.node_rank * self.job.local_world_size + int(found[1])
-        return f"{self.name} rank {rank} | {_printable(piece[found.end() :])}"
+        line = _printable(piece[found.end() :])
+        self._last_lines[rank] = line
+        return f"{self.name} rank {rank} | {line}"
 
     def found_port_taken(self) -> bool:
         """Whether the job ended here because another process has the rendezvous port."""
@@ -130,6 +141,27 @@ class RunNode:
             return False
         self.watched.process.drain(1)
         return port_taken(self.trail(), port)
+
+    def makes_steps(self, seconds: float) -> bool:
+        """Whether a rank has noted a step within the last `seconds`, by the node's own clock."""
+        recent = ["-name", "rank_*_metrics.jsonl", "-mmin", f"-{seconds / 60}"]
+        return bool(self.transport.run(["find", "-L", self.plan.aorta_path, *recent], timeout=30).stdout)
+
+    def stacks(self) -> list[RankStack]:
+        """Where each rank stands; kept with the node's logs, and with the last line of each."""
+        first = self.plan.node_rank * self.job.local_world_size
+        ours = range(first, first + self.job.local_world_size)  # on one machine the others are seen, too
+        stacks = [stack for stack in self.runtime.stacks(timeout=20) if stack.rank in ours]
+        log = self.folder.path / self.stacks_log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        said = (f"{stack}    last line: {self._last_lines.get(stack.rank, '–')}\n" for stack in stacks)
+        log.write_text("".join(said), encoding="utf-8")
+        return stacks
+
+    @property
+    def stacks_log(self) -> str:
+        """Where the stacks are kept, below the run's folder."""
+        return self.folder.relative(self.folder.node_logs(self.plan.node_rank) / "stacks.txt")
 
     def end(self) -> None:
         """Make sure that nothing of the job runs on the node any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from cvs.hang import RankStack
 from cvs.launch import NodePlan
 from cvs.models import Holder
 from cvs.transport.base import Process, Sink, Transport
@@ -34,6 +35,13 @@ class Runtime(ABC):
     @abstractmethod
     def start(self, sink: Sink) -> Process:
         """Start the plan's command."""
+
+    @abstractmethod
+    def stacks(self, *, timeout: float) -> list[RankStack]:
+        """Where each rank on the node stands; the job goes on meanwhile.
+
+        Raises: TransportError: the node cannot be asked.
+        """
 
     @abstractmethod
     def kill_leftovers(self) -> list[int]:

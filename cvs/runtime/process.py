@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from cvs.errors import EnvironmentFault, RunError
+from cvs.hang import Frame, RankStack
 from cvs.models import CommandResult, Holder
 from cvs.runtime.base import Runtime
 from cvs.transport.base import Process, Sink
@@ -26,18 +29,40 @@ _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tor
 
 
 def find_torch_python(environment: Mapping[str, str] = os.environ) -> str:
-    """Interpreter of this machine that has PyTorch: TORCH_PYTHON, else this one, else `python3`.
+    """Absolute path of an interpreter that has PyTorch: TORCH_PYTHON, else this one, else `python3`.
 
-    Raises: EnvironmentFault: none has; says what to install.
+    Raises: EnvironmentFault: TORCH_PYTHON names no program, or none has PyTorch; says what to do.
     """
     named = environment.get("TORCH_PYTHON")
     candidates = [named] if named else [sys.executable, "python3"]
-    for candidate in candidates:
-        path = shutil.which(str(Path(candidate).expanduser()), path=environment.get("PATH"))
-        if path and _has_torch(path):
+    programs = [_program(candidate, environment.get("PATH")) for candidate in candidates]
+    for path in filter(None, programs):
+        if _has_torch(path):
             return path
+    if named and programs == [None]:
+        raise EnvironmentFault(
+            f"TORCH_PYTHON={named}: {_why_no_program(named)}; name an interpreter that has PyTorch"
+        )
     asked = f"TORCH_PYTHON={named}" if named else " or ".join(candidates)
     raise EnvironmentFault(f"no PyTorch: {asked} cannot import torch; {INSTALL_TORCH}")
+
+
+def _program(name: str, search: str | None) -> str | None:
+    # Each node starts it from a folder of its own. Symlinks are kept: the python of a venv is one.
+    found = shutil.which(str(_place(name)) if "/" in name else name, path=search)
+    return str(Path(found).absolute()) if found else None
+
+
+def _why_no_program(name: str) -> str:
+    if "/" not in name:
+        return "no such program in PATH"
+    return "cannot be executed" if os.access(_place(name), os.F_OK) else "no such file"
+
+
+def _place(name: str) -> Path:
+    with suppress(RuntimeError):  # ~ of a user that does not exist
+        return Path(name).expanduser().absolute()
+    return Path(name).absolute()
 
 
 def _has_torch(python: str) -> bool:
@@ -45,6 +70,21 @@ def _has_torch(python: str) -> bool:
         return subprocess.run([python, "-c", _HAS_TORCH], timeout=60, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False  # no program, or none that answers
+
+
+def rank_stacks(text: str) -> list[RankStack]:
+    """What `_stacks.py` printed."""
+    return [
+        RankStack(entry["rank"], _main_thread(entry.get("threads", [])), entry.get("error"))
+        for entry in orjson.loads(text or "[]")
+    ]
+
+
+def _main_thread(threads: list[dict[str, Any]]) -> tuple[Frame, ...]:
+    for thread in threads:
+        if thread["thread_name"] == "MainThread":
+            return tuple(Frame(frame["name"], frame["filename"], frame["line"]) for frame in thread["frames"])
+    return ()
 
 
 class ProcessRuntime(Runtime):
@@ -100,6 +140,16 @@ class ProcessRuntime(Runtime):
         """See `Runtime.start`."""
         plan = self.plan
         return self.transport.start(plan.argv, cwd=plan.workdir, environment=plan.variables(), sink=sink)
+
+    def stacks(self, *, timeout: float) -> list[RankStack]:
+        """See `Runtime.stacks`."""
+        python = self.plan.torch_python or "python3"
+        script = importlib.resources.files("cvs.runtime").joinpath("_stacks.py").read_text()
+        # Beside the job's interpreter or this one, where `pip install` puts it.
+        places = ("py-spy", *(str(Path(path).with_name("py-spy")) for path in (python, sys.executable)))
+        run_id = self.plan.variables()["CVS_RUN_ID"]
+        argv = [python, "-c", script, run_id, str(0.8 * timeout), *places]
+        return rank_stacks(self.transport.run(argv, timeout=timeout).stdout)
 
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`.

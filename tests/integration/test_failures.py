@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -291,3 +291,50 @@ def test_a_taken_port_costs_one_more_start_on_another(tmp_path: Path, files: Fil
     assert f"warning: port {port} on node-0 is taken by another process" in job.output
     assert processes_of(job.folder.run_id) == []
     assert "EADDRINUSE" in job.folder.node_log(0).read_text()
+
+
+# --- a job that stands still ------------------------------------------------------------------------------
+
+
+def test_a_job_that_stands_still_is_looked_into_and_stopped(tmp_path: Path, files: Files) -> None:
+    prepare(files, "ddp")
+    files.edit("stall_seconds: 30", "stall_seconds: 6")
+    with under_way(tmp_path, files, "inject.kind=hang inject.rank=2 inject.step=6") as job:
+        job.wait_for("step 5: loss")
+        happened = time.monotonic()
+        job.wait_for("no line and no step for 6 s: looking where each rank is")
+        assert time.monotonic() - happened > 5
+        exit_code = job.finish()
+    assert_red(job, exit_code, "no line and no step for 6 s; did not arrive: rank 2 in hang (train.py:")
+    assert_shows_log(job, "logs/node_1/stacks.txt")
+    assert_parsed(job, {0, 1, 2, 3})
+    failure = job.folder.load_manifest().run.failure
+    assert failure is not None
+    assert (failure.node, failure.ranks) == ("node-1", (2,))
+    assert "), on node-1 (node rank 1); the others: ranks 0, 1, 3 in Trainer.train_step (" in failure.reason
+    stacks = (job.folder.path / "logs" / "node_0" / "stacks.txt").read_text()
+    assert stacks.startswith("rank 0\n    _engine_run_backward (")
+    assert "    last line: step 5: loss " in stacks
+
+
+def test_a_job_that_makes_steps_without_a_word_does_not_stand_still(
+    tmp_path: Path, files: Files, script_as_trainer: Callable[[str], None]
+) -> None:
+    prepare(files, "script")
+    files.edit("stall_seconds: 30", "stall_seconds: 2")
+    script_as_trainer(STEPS_IN_SILENCE)
+    (tmp_path / "aorta" / "scripts").mkdir()
+    (tmp_path / "aorta" / "scripts" / "rccl_exp.sh").write_text("exec python3 $(dirname $0)/../train.py")
+    with under_way(tmp_path, files, "") as job:
+        job.finish()
+    assert "no line and no step" not in job.output
+    assert job.folder.load_manifest().run.status.value == "completed"
+
+
+STEPS_IN_SILENCE = """\
+import time
+print("begun", flush=True)
+for step in range(12):
+    open("rank_00_metrics.jsonl", "a").write("{}")
+    time.sleep(0.5)
+"""

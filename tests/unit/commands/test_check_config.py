@@ -18,7 +18,7 @@ def test_every_value_has_its_source(command: Command, files: Files) -> None:
     for line in (
         f"gpus_per_node = 2  [{files.config_file}:10]",
         f"node_dict.node-1.vpc_ip = 127.0.0.1  [{files.cluster_file}:9]",
-        f"multi_node.extra_train_args = ['--fast']  [{files.config_file}:21]",
+        f"multi_node.extra_train_args = ['--fast']  [{files.config_file}:22]",
         "ssh_port = null  [default]",
         "docker.privileged = true  [default]",
         "env_vars = {}  [default]",

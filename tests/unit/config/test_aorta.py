@@ -47,6 +47,7 @@ DEFAULTS: dict[str, Any] = {
     "experiment_script": "scripts/rccl_exp.sh",
     "gpus_per_node": 8,
     "timeout_seconds": 10800,
+    "stall_seconds": None,
     "accelerator": "rocm",
     "runtime": "docker",
     "skip_rccl_build": False,

@@ -36,6 +36,7 @@ AORTA_CHANGES: dict[str, Any] = {
     "experiment_script": "e.sh",
     "gpus_per_node": 4,
     "timeout_seconds": 60,
+    "stall_seconds": 60,
     "accelerator": "cuda",
     "runtime": "process",
     "skip_rccl_build": True,

@@ -45,7 +45,8 @@ def test_the_job() -> None:
         "aorta: 2 nodes x 8 ranks = 16 ranks",
         "mode torchrun; runtime docker; accelerator rocm, 8 per node",
         "rendezvous 192.168.0.2, port 29500, id r-17",
-        "limits set-up and run 3600 s, join 120 s, grace 15 s, shutdown 15 s, after the first end 30 s,"
+        "limits set-up and run 3600 s, join 120 s, grace 15 s, stall never, shutdown 15 s,"
+        " after the first end 30 s,"
         " collection 600 s, teardown 60 s",
         "side by side 64 nodes",
         "collected torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, tracelens_analysis/**",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -15,6 +16,7 @@ from conftest import holder
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.errors import RunError, TransportError
 from cvs.failure import first_failure
+from cvs.hang import RankStack
 from cvs.launch import LaunchPlan, NodePlan, Site, plan_aorta
 from cvs.models import Holder
 from cvs.run_folder import RunFolder, make_run_folder
@@ -46,6 +48,9 @@ class Plain(Runtime):
     def start(self, sink: Sink) -> Process:
         argv = ["sh", "-c", self.script]
         return self.transport.start(argv, cwd=self.plan.workdir, environment=self.plan.variables(), sink=sink)
+
+    def stacks(self, *, timeout: float) -> list[RankStack]:
+        return [RankStack(rank, error=f"within {timeout:.0f} s") for rank in range(4)]
 
     def kill_leftovers(self) -> list[int]:
         return self.survivors
@@ -235,6 +240,26 @@ def test_files_that_do_not_arrive_as_they_left_are_an_error(make: Factory) -> No
     assert node.result().error == (
         "b: 2 files did not arrive as they left, among them artifacts/rank_02_metrics.jsonl"
     )
+
+
+# --- where the ranks are ----------------------------------------------------------------------------------
+
+
+def test_the_stacks_of_the_nodes_own_ranks_are_kept_with_the_last_line_of_each(
+    make: Factory, folder: RunFolder
+) -> None:
+    node = make.ran("echo '[default1]:one'; echo '[default1]:two'; echo three")
+    assert [stack.rank for stack in node.stacks()] == [2, 3]
+    assert (folder.path / node.stacks_log).read_text() == (
+        "rank 2\n    within 20 s\n    last line: –\nrank 3\n    within 20 s\n    last line: two\n"
+    )
+
+
+def test_steps_are_seen(make: Factory) -> None:
+    node = make.ran("echo {} > rank_02_metrics.jsonl")
+    assert node.makes_steps(60)
+    os.utime(Path(node.plan.aorta_path, "rank_02_metrics.jsonl"), (0, 0))
+    assert not node.makes_steps(60)
 
 
 # --- what is known ----------------------------------------------------------------------------------------

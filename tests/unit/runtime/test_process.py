@@ -250,9 +250,40 @@ def test_one_that_is_named_and_has_no_torch_is_not_replaced_by_another(tmp_path:
     assert "pip install torch" in str(caught.value)
 
 
-def test_one_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFault, match=f"TORCH_PYTHON={tmp_path}/none cannot import torch"):
-        find_torch_python({"TORCH_PYTHON": str(tmp_path / "none"), "PATH": os.environ["PATH"]})
+@pytest.mark.parametrize("name", ["./my python", "venv/bin/python", "venv/../my python"])
+def test_a_relative_one_becomes_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = script(tmp_path / "my python", "#!/bin/sh\nexit 0\n")
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").symlink_to(good)
+    monkeypatch.chdir(tmp_path)
+    # As it stands, symlinks and all: what a venv's python is a link to does not know the venv.
+    assert find_torch_python({"TORCH_PYTHON": name, "PATH": "/nowhere"}) == str(tmp_path / name)
+
+
+def test_so_does_one_from_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = script(tmp_path / "python9", "#!/bin/sh\nexit 0\n")
+    monkeypatch.chdir(tmp_path)
+    assert find_torch_python({"TORCH_PYTHON": "python9", "PATH": "."}) == good
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("{}/none", "no such file"),
+        ("{}/dangling", "no such file"),
+        ("~nobody-of-this-name/bin/python", "no such file"),
+        ("python9", "no such program in PATH"),
+        ("{}", "cannot be executed"),
+        ("{}/text", "cannot be executed"),
+    ],
+)
+def test_one_that_is_no_program(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    named = name.format(tmp_path)
+    with pytest.raises(EnvironmentFault) as caught:
+        find_torch_python({"TORCH_PYTHON": named, "PATH": str(tmp_path)})
+    assert str(caught.value).startswith(f"TORCH_PYTHON={named}: {why}; name an interpreter that has PyTorch")
 
 
 # --- leaving nothing behind -------------------------------------------------------------------------------
