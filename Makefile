@@ -1,6 +1,7 @@
 # make demo   the main job here, for real, on the CPU
 # make test   every check
 # make test-all   every check, with the whole tables of faults
+# make test-lab   on nodes with real sshd and Docker Engines, on this machine; needs root, installs what is missing
 # Both make .venv where it is missing and install what they need; a second call installs nothing.
 
 PYTHON   ?= python3
@@ -14,7 +15,7 @@ TORCH     := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 WITH_TORCH := $(if $(TORCH_PYTHON),,$(VENV)/.torch)
 
-.PHONY: demo test test-all lint types imports docs clean
+.PHONY: demo test test-all test-lab lint types imports docs clean
 
 demo: $(VENV)/.core $(WITH_TORCH)
 	@$(BIN)/cvs run test_aorta \
@@ -26,7 +27,11 @@ test: lint types imports docs $(WITH_TORCH)
 	$(BIN)/pytest
 
 test-all: lint types imports docs $(WITH_TORCH)
-	$(BIN)/pytest -m 'full or not full'
+	$(BIN)/pytest -m '(full or not full) and not lab'
+
+test-lab: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m lab install
+	PIP_EXTRA_INDEX_URL="$$PIP_EXTRA_INDEX_URL $(TORCH_CPU)" PIP_RETRIES=1 $(BIN)/pytest -m lab
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

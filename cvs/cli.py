@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import cvs
-from cvs.commands import check_config, completion, copy_config, generate, run, schema, suites
+from cvs.commands import check_config, completion, copy_config, exec, generate, run, schema, suites
 from cvs.errors import CvsError
 
 
@@ -48,7 +48,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cvs {cvs.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (run, suites, check_config, copy_config, generate, schema):
+    for module in (run, exec, suites, check_config, copy_config, generate, schema):
         module.add(commands)
     completion.add(commands, command_line)
     return parser

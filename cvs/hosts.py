@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from cvs.errors import ConfigError
 
 _MOST = 100_000
 """More hosts than any cluster has; a range that unfolds to more is a slip."""
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_NUMBER = re.compile(r"([0-9]+)")
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
 _ADDRESSES = re.compile(
     r"(?P<net>(?:\d{1,3}\.){3})(?P<first>\d{1,3})-(?P<last_net>(?:\d{1,3}\.){3})?(?P<last>\d{1,3})"
@@ -37,6 +38,53 @@ def hosts_in(text: str) -> list[str]:
 def hosts_in_lines(text: str) -> list[str]:
     """As `hosts_in`, for a file: one or more a line, `#` begins a comment."""
     return hosts_in(",".join(line.partition("#")[0] for line in text.splitlines()))
+
+
+def folded(hosts: Iterable[str]) -> str:
+    """The hosts written short: a list that `hosts_in` unfolds to the same ones, in the same order."""
+    words: list[_Word] = []
+    for host in hosts:
+        if not (words and words[-1].takes(host)):
+            words.append(_Word(host))
+    return ",".join(map(str, words))
+
+
+class _Word:
+    """Hosts one after the other whose names differ in one number alone."""
+
+    def __init__(self, first: str) -> None:
+        self._parts = _NUMBER.split(first)  # text, number, text, …
+        self._place: int | None = None
+        """Where the number stands that differs; None: there is one host."""
+        self._numbers: list[str] = []
+
+    def takes(self, host: str) -> bool:
+        """Whether the host is one more of them; it is then counted in."""
+        parts = _NUMBER.split(host)
+        if len(parts) != len(self._parts):
+            return False
+        differing = [place for place, part in enumerate(parts) if part != self._parts[place]]
+        if len(differing) != 1 or differing[0] % 2 == 0 or self._place not in (None, differing[0]):
+            return False
+        self._place = differing[0]
+        self._numbers = self._numbers or [self._parts[self._place]]
+        self._numbers.append(parts[self._place])
+        return True
+
+    def __str__(self) -> str:
+        parts = list(self._parts)
+        if self._place is not None:
+            parts[self._place] = f"[{','.join(_ranges(self._numbers))}]"
+        return "".join(parts)
+
+
+def _ranges(numbers: Sequence[str]) -> Iterator[str]:
+    """The numbers, those that follow each other as `first-last`."""
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != _counted(numbers[start], end - start):
+            yield numbers[start] if end - start == 1 else f"{numbers[start]}-{numbers[end - 1]}"
+            start = end
 
 
 def _words(text: str) -> Iterator[str]:
@@ -84,6 +132,11 @@ def _numbers(word: str, first: str, last: str) -> Iterator[str]:
     """From first to last, as wide as the first is written."""
     if int(last) < int(first):
         raise ConfigError([f"{word}: the range ends ({last}) before it begins ({first})"])
+    for more in range(int(last) - int(first) + 1):
+        yield _counted(first, more)
+
+
+def _counted(first: str, more: int) -> str:
+    """The number that comes so many after the first."""
     width = len(first) if first.startswith("0") else 0
-    for number in range(int(first), int(last) + 1):
-        yield f"{number:0{width}}"
+    return f"{int(first) + more:0{width}}"

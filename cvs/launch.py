@@ -21,6 +21,10 @@ SHUTDOWN_SECONDS = 10
 """How long torchrun gives its workers between SIGTERM and SIGKILL."""
 
 
+CONTAINER_MARGIN_SECONDS = 3600
+"""For collection and teardown, after the run's own time; then a container that cvs lost ends by itself."""
+
+
 class Site(Frozen):
     """What a plan takes from the moment and the machine of a run."""
 
@@ -70,14 +74,23 @@ class ContainerPlan(Frozen):
     """The container on one node."""
 
     image: str
+    pull: Literal["missing", "always", "never"]
+    image_tar: str | None
+    """A file on the node that holds the image."""
     name: str
+    """Beginning of the container's name."""
+    seconds: float
+    """After which it ends by itself, whatever became of cvs."""
     shm_size: str
     network_mode: str
     privileged: bool
     devices: tuple[str, ...]
+    all_gpus: bool
+    """Whether the engine's own hook hands in the GPUs (NVIDIA's)."""
     groups: tuple[str, ...]
-    mounts: tuple[tuple[str, str], ...]
-    """Folder on the node, folder in the container; all read-write."""
+    """By name, as the host knows them, or by number."""
+    mounts: tuple[tuple[str, ...], ...]
+    """Folder on the node, folder in the container, and options where there are some."""
     user: str = "root"
     ipc_mode: str = "host"
     cap_add: tuple[str, ...] = ("SYS_PTRACE",)
@@ -118,6 +131,7 @@ class NodePlan(Frozen):
     """The workload's folder on the node."""
     copied_from: str | None = None
     """Local nodes: the folder on this machine that `aorta_path` is a copy of."""
+    run_id: str
     workdir: str
     """The same folder as the job sees it: the mount point in a container."""
     out_dir: str
@@ -282,12 +296,13 @@ class _NodePlanner:
             connection=self._connection(),
             aorta_path=aorta_path,
             copied_from=bench.aorta_path if copied else None,
+            run_id=self.site.run_id,
             workdir=workdir,
             out_dir=out_dir,
             argv=self._script(workdir) if script else self._torchrun(node, workdir, out_dir),
             environment=self._environment(node, out_dir),
             required_files=self._required_files(),
-            torch_python=None if self.in_container else self.site.torch_python,
+            torch_python=None if self.in_container else self._torch_python(node),
             clone_url=bench.aorta_clone_url if bench.aorta_auto_clone else None,
             container=self._container() if self.in_container else None,
             rccl_build=self._rccl_build(workdir) if self.builds_rccl else None,
@@ -346,7 +361,7 @@ class _NodePlanner:
 
     def _torchrun(self, node: NodeAddress, workdir: str, out_dir: str) -> tuple[str, ...]:
         bench, many = self.bench, self.bench.multi_node
-        process = (self.site.torch_python, "-m", "torch.distributed.run")
+        process = (self._torch_python(node), "-m", "torch.distributed.run")
         launcher = ("torchrun",) if self.in_container else process
         port = self.rendezvous.port or "<free port on the head>"
         return (
@@ -371,6 +386,13 @@ class _NodePlanner:
             *many.extra_train_args,
         )
 
+    def _torch_python(self, node: NodeAddress) -> str:
+        """Interpreter with PyTorch: on another machine the one that the cluster file names for it."""
+        if self.cluster.transport == "local":
+            return self.site.torch_python
+        variables = {**self.cluster.env_vars, **self.cluster.node_dict[node.name].env_vars}
+        return variables.get("TORCH_PYTHON", "python3")
+
     def _overrides(self) -> tuple[str, ...]:
         # The trainer declares it with nargs="*": of several groups only the last would count.
         pairs = [f"{key}={value}" for key, value in self.bench.training_overrides.items()]
@@ -390,9 +412,9 @@ class _NodePlanner:
         for source, values in sources.items():
             merged.update(_labelled(values, source))
         # An explicit value wins over a computed one.
-        return tuple({**_labelled(self._computed(out_dir), "cvs"), **merged}.values())
+        return tuple({**_labelled(self._computed(node, out_dir), "cvs"), **merged}.values())
 
-    def _computed(self, out_dir: str) -> dict[str, str]:
+    def _computed(self, node: NodeAddress, out_dir: str) -> dict[str, str]:
         bench = self.bench
         variables = {
             "TENSILE_STREAMK_MAX_CUS": str(256 - bench.environment.NCCL_MAX_NCHANNELS),
@@ -410,29 +432,37 @@ class _NodePlanner:
             libraries = f"{path}/build/release:/opt/rocm/lib:/opt/mpi/lib:$LD_LIBRARY_PATH"
             variables |= {"rccl_path": path, "LD_LIBRARY_PATH": libraries}
         if self.mode == "script":
-            variables |= self._for_script(out_dir)
+            variables |= self._for_script(node, out_dir)
         return variables
 
-    def _for_script(self, out_dir: str) -> dict[str, str]:
+    def _for_script(self, node: NodeAddress, out_dir: str) -> dict[str, str]:
         """What a script cannot know otherwise; Aorta's own reads none of it but the first, if that."""
         variables = {"AORTA_OVERRIDE_ARGS": " ".join(self._overrides())} if self._overrides() else {}
         variables["NPROC_PER_NODE"] = str(self.bench.local_world_size)
         variables["CVS_OUT_DIR"] = out_dir
         if not self.in_container:
-            variables["TORCH_PYTHON"] = self.site.torch_python
+            variables["TORCH_PYTHON"] = self._torch_python(node)
         return variables
 
     def _container(self) -> ContainerPlan:
-        bench = self.bench
+        bench, docker = self.bench, self.bench.docker
+        rocm = bench.accelerator == "rocm"
         return ContainerPlan(
-            image=bench.docker.image,
-            name=bench.docker.container_name,
-            shm_size=bench.docker.shm_size,
-            network_mode=bench.docker.network_mode,
-            privileged=bench.docker.privileged,
-            devices=("/dev/kfd", "/dev/dri") if bench.accelerator == "rocm" else (),
-            groups=("video", "render") if bench.accelerator == "rocm" else (),
-            mounts=((bench.aorta_path, bench.container_mount_path),),
+            image=docker.image,
+            pull=docker.pull,
+            image_tar=docker.image_tar,
+            name=docker.container_name,
+            seconds=bench.timeout_seconds + CONTAINER_MARGIN_SECONDS,
+            shm_size=docker.shm_size,
+            network_mode=docker.network_mode,
+            privileged=docker.privileged,
+            devices=(*(("/dev/kfd", "/dev/dri") if rocm else ()), *docker.devices),
+            all_gpus=bench.accelerator == "cuda",
+            groups=(*(("video", "render") if rocm else ()), *docker.group_add),
+            mounts=(
+                (bench.aorta_path, bench.container_mount_path),
+                *(tuple(volume.split(":")) for volume in docker.volumes),
+            ),
         )
 
 

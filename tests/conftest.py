@@ -16,13 +16,16 @@ import pytest
 import cvs
 from cvs.cli import main
 from cvs.config import AortaConfig, ClusterConfig, load_aorta, load_cluster
+from cvs.failure import NodeTrail, RankTrail
 from cvs.launch import Site, plan_aorta
 from cvs.models import Failure, Holder, NodeResult, RunResult, RunStatus, TraceFile
 from cvs.run_folder import Manifest, RunFolder, digest, new_run_folder
+from cvs.runners._node import _error_message
 
 PACKAGE = Path(cvs.__file__).parent
 REPOSITORY = PACKAGE.parent
 TRACES = Path(__file__).parent / "data" / "traces"
+SAVED_FAILURES = Path(__file__).parent / "data" / "failures"
 LOCAL_CLUSTER = PACKAGE / "input" / "cluster_file" / "local_cluster.json"
 LOCAL_AORTA = PACKAGE / "input" / "config_file" / "aorta" / "aorta_local.yaml"
 PLANS = Path(__file__).parent / "data" / "plans"
@@ -186,6 +189,61 @@ def _run(
             if path.is_file()
         ),
         failure=failure,
+    )
+
+
+_RANKS_PER_NODE = 2
+"""Of the saved failures."""
+
+
+def saved_trails(case: str) -> list[NodeTrail]:
+    """What the nodes of a saved case left."""
+    ends = json.loads((SAVED_FAILURES / case / "ends.json").read_text())
+    return [
+        NodeTrail(
+            node_rank=int(node_rank),
+            node=f"node-{node_rank}",
+            exit_code=end["exit_code"],
+            seconds=end["seconds"],
+            stopped_by_cvs=end["stopped_by_cvs"],
+            output=(SAVED_FAILURES / case / f"node_{node_rank}.log").read_text(),
+            log=f"logs/node_{node_rank}.log",
+            ranks=tuple(_saved_ranks(SAVED_FAILURES / case, int(node_rank))),
+        )
+        for node_rank, end in ends.items()
+    ]
+
+
+def _saved_ranks(case: Path, node_rank: int) -> list[RankTrail]:
+    folders = sorted(case.glob(f"node_{node_rank}/torchrun/*/attempt_0/*"))
+    return [_saved_rank(folder, node_rank * _RANKS_PER_NODE + int(folder.name)) for folder in folders]
+
+
+def _saved_rank(folder: Path, rank: int) -> RankTrail:
+    error = folder / "error.json"
+    return RankTrail(
+        rank=rank,
+        local_rank=int(folder.name),
+        error=_error_message(error),
+        stderr=(folder / "stderr.log").read_text(),
+        log=f"logs/rank{rank}.log",
+    )
+
+
+def torchrun_summary(*ranks: tuple[int, int, int]) -> str:
+    """torchrun's summary: rank, exit code and process id of each rank that failed, the root cause last."""
+    entry = """\
+[{index}]:
+  time      : 2026-11-30_03:42:42
+  host      : host
+  rank      : {rank} (local_rank: {local_rank})
+  exitcode  : {exit_code} (pid: {pid})
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+"""
+    return "".join(
+        entry.format(index=index, rank=rank, local_rank=rank % _RANKS_PER_NODE, exit_code=exit_code, pid=pid)
+        for index, (rank, exit_code, pid) in enumerate(ranks)
     )
 
 

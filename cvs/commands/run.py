@@ -56,11 +56,20 @@ _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
 def add_file_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """Declare the two files."""
-    for name, what in (("cluster", "the machines"), ("config", "the job and its limits")):
-        option = parser.add_argument(
-            f"--{name}_file", f"--{name}-file", metavar="FILE", required=required, help=what
-        )
-        option.complete = _FILES  # type: ignore[attr-defined]
+    add_cluster_file(parser, required=required)
+    _add_file(parser, "config", "the job and its limits", required)
+
+
+def add_cluster_file(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare the file of the machines."""
+    _add_file(parser, "cluster", "the machines", required)
+
+
+def _add_file(parser: argparse.ArgumentParser, name: str, what: str, required: bool) -> None:
+    option = parser.add_argument(
+        f"--{name}_file", f"--{name}-file", metavar="FILE", required=required, help=what
+    )
+    option.complete = _FILES  # type: ignore[attr-defined]
 
 
 def run(words: list[str]) -> int:

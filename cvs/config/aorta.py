@@ -54,6 +54,13 @@ def _override_key(key: str) -> str:
     return key
 
 
+def _volume(text: str) -> str:
+    folders, options = text.split(":")[:2], text.split(":")[2:]
+    if len(folders) < 2 or not all(folder.startswith("/") for folder in folders) or options[1:]:
+        raise ValueError(f"{text!r} is no volume (/folder/on/the/node:/folder/in/the/container, or with :ro)")
+    return text
+
+
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 InsidePath = Annotated[Text, AfterValidator(_inside)]
 """Relative to `aorta_path`, and below it."""
@@ -67,6 +74,13 @@ class Docker(_AortaModel):
     shm_size: Name = "17G"
     network_mode: Name = "host"
     privileged: Switch = True
+    pull: Literal["missing", "always", "never"] = "missing"
+    image_tar: Optional[AbsolutePath] = None
+    """File on each node that holds the image."""
+    devices: tuple[AbsolutePath, ...] = ()
+    volumes: tuple[Annotated[Text, AfterValidator(_volume)], ...] = ()
+    group_add: tuple[Name, ...] = ()
+    """Further devices, mounts and groups of the container."""
 
 
 class Rccl(_AortaModel):

@@ -107,16 +107,22 @@ def _origin(node: NodePlan) -> str:
 
 
 def _container(container: ContainerPlan) -> Iterator[str]:
-    yield f"  container    {container.name}, image {container.image}"
-    mounts = ", ".join(f"{here} at {there}" for here, there in container.mounts)
+    loaded = f", loaded from {container.image_tar}" if container.image_tar else ""
+    yield f"  container    {container.name}-…, image {container.image}, pull {container.pull}{loaded}"
+    mounts = ", ".join(
+        f"{here} at {there}{''.join(f' ({option})' for option in options)}"
+        for here, there, *options in container.mounts
+    )
     yield f"    mounts     {mounts}"
     groups = ", ".join(container.groups) or "none"
-    yield f"    devices    {', '.join(container.devices) or 'none'}; groups {groups}"
+    gpus = ", all GPUs" if container.all_gpus else ""
+    yield f"    devices    {', '.join(container.devices) or 'none'}{gpus}; groups {groups}"
     limits = ", ".join(f"{name} {_size(size)}" for name, size in container.ulimits.items())
     yield (
         f"    settings   user {container.user}, privileged {str(container.privileged).lower()}, network"
         f" {container.network_mode}, ipc {container.ipc_mode}, shm {container.shm_size},"
-        f" {', '.join((*container.cap_add, *container.security_opt))}, {limits}"
+        f" {', '.join((*container.cap_add, *container.security_opt))}, {limits}; ends by itself after"
+        f" {container.seconds:g} s"
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from cvs.config import ClusterConfig
-from cvs.errors import ConfigError, CvsError, EnvironmentFault, NodeInUse, RunError
+from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site
 from cvs.models import Accelerator, Failure, Holder, RunResult, RunStatus
@@ -29,12 +29,14 @@ from cvs.runners._node import Console, RunNode
 from cvs.runners._stall import Stall
 from cvs.runners._watch import Watch
 from cvs.runtime.base import Runtime
+from cvs.runtime.docker import DockerRuntime
 from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.transport.base import Transport
 from cvs.transport.local import LocalTransport
 
 __all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
 
+_START_SECONDS = 60
 _HOLD_PAUSE = 2
 """Seconds, at most, between two looks at nodes that another run holds."""
 _Value = TypeVar("_Value")
@@ -146,20 +148,11 @@ class BaseRunner(ABC):
             raise KeyboardInterrupt
         return self._result()
 
-    def refuse_unsupported(self) -> None:
-        """Refuse, by name, what can be planned but not yet started.
+    def refuse_unsupported(self) -> None:  # noqa: B027  (most benchmarks have nothing to refuse)
+        """Refuse, by name, what can be planned but not yet carried out.
 
-        Raises: ConfigError: the files ask for such a transport or runtime.
+        Raises: ConfigError: the files ask for such a thing.
         """
-        asked = {"transport": self.cluster.transport, "runtime": self.config.runtime}
-        startable = {"transport": "local", "runtime": "process"}
-        refused = [
-            f"{key}: {value} can be planned but not started by this version; {startable[key]} can"
-            for key, value in asked.items()
-            if value != startable[key]
-        ]
-        if refused:
-            raise ConfigError(refused)
 
     def _make_nodes(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -206,7 +199,7 @@ class BaseRunner(ABC):
 
     def _let_go(self) -> None:
         for node in self._nodes:
-            node.transport.close()
+            node.transport.let_go()
 
     def _begin(self) -> None:
         self._started = datetime.now(timezone.utc)
@@ -239,17 +232,23 @@ class BaseRunner(ABC):
         return RunNode(plan, self.plan, transport, self._runtime(plan, transport), self._folder)
 
     def _transport(self, plan: NodePlan) -> Transport:
-        return LocalTransport(plan.node)
+        from cvs.transport.ssh import SshTransport
+
+        local = self.cluster.transport == "local"
+        return LocalTransport(plan.node) if local else SshTransport(plan.node, self.cluster)
 
     def _runtime(self, plan: NodePlan, transport: Transport) -> Runtime:
-        return ProcessRuntime(plan, transport)
+        if plan.container is None:
+            return ProcessRuntime(plan, transport)
+        return DockerRuntime(plan, transport, self.console)
 
     def setup(self) -> None:
         """Make every node ready.
 
         Raises: RunError: some could not be; names each and why.
         """
-        self._replan(torch_python=find_torch_python())
+        if self.cluster.transport == "local" and self.config.runtime == "process":
+            self._replan(torch_python=find_torch_python())
         if not self._errors():
             self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
         if errors := self._errors():
@@ -262,8 +261,11 @@ class BaseRunner(ABC):
         return []
 
     def _errors(self) -> str:
+        return "; ".join(self._errors_of_nodes())
+
+    def _errors_of_nodes(self) -> list[str]:
         # Side by side, nodes often fail alike: each message once.
-        return "; ".join(dict.fromkeys(text for node in self._nodes for text in node.errors))
+        return list(dict.fromkeys(text for node in self._nodes for text in node.errors))
 
     def run(self) -> None:
         """Start the job on all nodes at the same moment and wait for its end, in bounded time.
@@ -300,14 +302,14 @@ class BaseRunner(ABC):
         alarms = (self._node_alarm, self._port_alarm, self._stall)
         watch = Watch({}, self.plan.limits, deadline, on_end=self._note_end, alarms=alarms)
         try:
-            for node in self._nodes:
-                node.start(self.console)
-                assert node.watched is not None
-                watch.jobs[node.plan.node_rank] = node.watched
+            self._on_all(lambda node: node.start(self.console), "starting the job", _START_SECONDS)
         finally:
             # Also where the start failed half-way, or Ctrl-C came between two nodes.
+            watch.jobs = {node.plan.node_rank: node.watched for node in self._nodes if node.watched}
             if len(watch.jobs) < len(self._nodes):
                 watch.stop(0)
+        if errors := self._errors():
+            raise RunError(f"the job could not be started everywhere: {errors}")
         self._status, self._why = watch.until_over()
 
     def _free_port(self) -> int:
@@ -329,7 +331,7 @@ class BaseRunner(ABC):
     def collect(self) -> None:
         """Bring everything home from every node; one node's failure costs no other's."""
         self._on_all(RunNode.collect, "collection", self.plan.limits.transfer)
-        if self.plan.collect_traces:
+        if self.plan.collect_traces and any(node.watched for node in self._nodes):
             self._publish()
 
     def _publish(self) -> None:
@@ -408,7 +410,7 @@ class BaseRunner(ABC):
             return None
         stalled = self._stall.found if self._stall else None
         first = stalled or first_failure([node.trail() for node in self._nodes if node.watched])
-        told = [first.reason if first else None, self._why, self._errors()]
+        told = [first.reason if first else None, self._why, *self._errors_of_nodes()]
         reasons: list[str] = []
         for text in told:
             if text and not any(text in earlier for earlier in reasons):

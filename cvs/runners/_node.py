@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cvs.errors import CvsError, TransportError
@@ -17,10 +19,13 @@ from cvs.models import Holder, NodeResult, TraceFile
 from cvs.run_folder import RunFolder
 from cvs.runners._collect import Listing, bring_home, listing
 from cvs.runners._node_log import NodeLog, end_of, gap
+from cvs.runners._terminal import printable
 from cvs.runners._watch import Watched
 from cvs.runtime.base import Runtime
 from cvs.transport.base import Process, Transport
 
+_WAIT_SECONDS = 20
+"""For work on a node that is under way when the run is over."""
 _KEPT_OUTPUT = 256 * 1024
 """Bytes of a log that are looked into for the reason of a failure; the end says most."""
 _LOCAL_RANK = re.compile(rb"^\[[A-Za-z_]\w*?(\d+)\]:")
@@ -57,6 +62,8 @@ class RunNode:
         """When the job was last heard of here, on the monotonic clock; None: not yet."""
         self.trouble: str | None = None
         """Why the job must not go on, where that is the node's affair: its output cannot be kept."""
+        self._lock = threading.Lock()
+        self._is_over = False
         self._before: Listing | None = None
         self._log: NodeLog | None = None
         self._log_start = 0
@@ -81,8 +88,28 @@ class RunNode:
     def prepare(self) -> None:
         """Make the node ready, and note what lies there already."""
         limits = self.job.limits
-        self.facts = self.runtime.prepare(timeout=limits.total)
-        self._before = listing(self.transport, self.plan.aorta_path, timeout=limits.transfer)
+        with self._in_time():
+            self.facts = self.runtime.prepare(timeout=limits.total)
+            self._before = listing(self.transport, self.plan.aorta_path, timeout=limits.transfer)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Work that may come too late: then it is undone here, since nobody waits for it any more."""
+        try:
+            with self._lock:
+                if self._is_over:
+                    raise TransportError(f"{self.name}: the run is over")
+                yield
+        finally:
+            if self._is_over:
+                self.runtime.kill_leftovers()
+                self._clear()
+
+    def _clear(self) -> None:
+        try:
+            self.runtime.teardown()
+        finally:
+            self.transport.close()
 
     def read(self, path: str) -> str:
         """Text of a file below the node's `aorta_path`.
@@ -98,9 +125,10 @@ class RunNode:
     def start(self, console: Console) -> None:
         """Start the job; every line goes to the node's log and, with the node before it, to the console."""
         log = self.folder.node_log(self.plan.node_rank)
-        self._log_start = log.stat().st_size if log.exists() else 0
-        self._log = NodeLog(log)
-        self.watched = Watched(self.runtime.start(lambda piece: self._take(piece, console)))
+        with self._in_time():
+            self._log_start = log.stat().st_size if log.exists() else 0
+            self._log = NodeLog(log)
+            self.watched = Watched(self.runtime.start(lambda piece: self._take(piece, console)))
 
     def _take(self, piece: bytes, console: Console) -> None:
         self.heard = time.monotonic()
@@ -128,9 +156,9 @@ class RunNode:
         """The piece with the node before it and, where a rank said it, the rank."""
         found = _LOCAL_RANK.match(piece)
         if not found:
-            return f"{self.name} | {_printable(piece)}"
+            return f"{self.name} | {_line(piece)}"
         rank = self.plan.node_rank * self.job.local_world_size + int(found[1])
-        line = _printable(piece[found.end() :])
+        line = _line(piece[found.end() :])
         self._last_lines[rank] = line
         return f"{self.name} rank {rank} | {line}"
 
@@ -165,6 +193,8 @@ class RunNode:
 
     def end(self) -> None:
         """Make sure that nothing of the job runs on the node any more."""
+        if self._lock.acquire(timeout=_WAIT_SECONDS):  # a start that is under way
+            self._lock.release()
         process: Process | None = self.watched.process if self.watched else None
         if process is not None and process.poll() is None:
             process.signal(signal.SIGKILL)
@@ -218,11 +248,14 @@ class RunNode:
             self.note(TransportError(problem))
 
     def teardown(self) -> None:
-        """Take away what was made, and let go of the node."""
+        """Take away what was made, and let go of the node; what comes after that clears up after itself."""
+        self._is_over = True
+        if not self._lock.acquire(timeout=_WAIT_SECONDS):
+            raise TransportError(f"{self.name}: still busy; it is cleared up when that ends")
         try:
-            self.runtime.teardown()
+            self._clear()
         finally:
-            self.transport.close()
+            self._lock.release()
 
     def note(self, error: CvsError) -> None:
         """Keep an error of this node for the record."""
@@ -277,11 +310,8 @@ class RunNode:
         )
 
 
-def _printable(piece: bytes) -> str:
-    text = piece.decode(errors="replace").rstrip("\r\n")
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
+def _line(piece: bytes) -> str:
+    return printable(piece.decode(errors="replace").rstrip("\r\n"))
 
 
 def _error_message(path: Path) -> str | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cvs.config import AortaConfig, ClusterConfig
+from cvs.errors import ConfigError
 from cvs.launch import LaunchPlan, Site, plan_aorta
 from cvs.runners._base_runner import BaseRunner
 from cvs.runners._node import RunNode
@@ -34,7 +35,26 @@ class AortaRunner(BaseRunner):
         return [
             *super().validate_config(),
             *(self._unread(script.read_text("utf-8", "replace")) if readable else []),
+            *self._without_effect(),
         ]
+
+    def _without_effect(self) -> list[str]:
+        keys = {"tracelens": "enable_tracelens", "gemm": "enable_gemm_analysis"}
+        planned = self.make_plan(Site()).head.analyses
+        return [
+            f"analysis.{keys[step.name]} has no effect in this version: set it to false" for step in planned
+        ]
+
+    def refuse_unsupported(self) -> None:
+        """See `BaseRunner.refuse_unsupported`."""
+        head = self.make_plan(Site()).head
+        refused = {"skip_rccl_build: false": head.rccl_build, "aorta_auto_clone: true": head.clone_url}
+        if problems := [
+            f"{key} can be planned but not carried out by this version"
+            for key, asked in refused.items()
+            if asked
+        ]:
+            raise ConfigError(problems)
 
     def examine(self, node: RunNode) -> list[str]:
         """Whether the node's experiment script reads the overrides."""

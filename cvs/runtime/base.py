@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
-from cvs.hang import RankStack
+import orjson
+
+from cvs.hang import Frame, RankStack
 from cvs.launch import NodePlan
 from cvs.models import Holder
 from cvs.transport.base import Process, Sink, Transport
@@ -50,3 +53,18 @@ class Runtime(ABC):
     @abstractmethod
     def teardown(self) -> None:
         """Take away what `prepare` made, the workload and its results apart."""
+
+
+def rank_stacks(text: str) -> list[RankStack]:
+    """What `_stacks.py` printed."""
+    return [
+        RankStack(entry["rank"], _main_thread(entry.get("threads", [])), entry.get("error"))
+        for entry in orjson.loads(text or "[]")
+    ]
+
+
+def _main_thread(threads: list[dict[str, Any]]) -> tuple[Frame, ...]:
+    for thread in threads:
+        if thread["thread_name"] == "MainThread":
+            return tuple(Frame(frame["name"], frame["filename"], frame["line"]) for frame in thread["frames"])
+    return ()

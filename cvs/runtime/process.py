@@ -11,14 +11,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from cvs.errors import EnvironmentFault, RunError
-from cvs.hang import Frame, RankStack
+from cvs.hang import RankStack
 from cvs.models import CommandResult, Holder
-from cvs.runtime.base import Runtime
+from cvs.runtime._leftovers import kill_processes
+from cvs.runtime.base import Runtime, rank_stacks
 from cvs.transport.base import Process, Sink
 
 INSTALL_TORCH = (
@@ -72,21 +72,6 @@ def _has_torch(python: str) -> bool:
         return False  # no program, or none that answers
 
 
-def rank_stacks(text: str) -> list[RankStack]:
-    """What `_stacks.py` printed."""
-    return [
-        RankStack(entry["rank"], _main_thread(entry.get("threads", [])), entry.get("error"))
-        for entry in orjson.loads(text or "[]")
-    ]
-
-
-def _main_thread(threads: list[dict[str, Any]]) -> tuple[Frame, ...]:
-    for thread in threads:
-        if thread["thread_name"] == "MainThread":
-            return tuple(Frame(frame["name"], frame["filename"], frame["line"]) for frame in thread["frames"])
-    return ()
-
-
 class ProcessRuntime(Runtime):
     """Plain processes, started by the plan's interpreter."""
 
@@ -97,7 +82,7 @@ class ProcessRuntime(Runtime):
             return None
         if unfinished.host != holder.host:
             return f"{unfinished}, did not end; what it may have left on {unfinished.host} is untouched"
-        if survivors := self._kill(unfinished.run_id):
+        if survivors := kill_processes(self.transport, unfinished.run_id):
             raise RunError(f"{self.plan.node}: processes {survivors} of {unfinished}, cannot be ended")
         return f"{unfinished}, did not end: its cvs was killed; what it had left running is ended now"
 
@@ -139,7 +124,13 @@ class ProcessRuntime(Runtime):
     def start(self, sink: Sink) -> Process:
         """See `Runtime.start`."""
         plan = self.plan
-        return self.transport.start(plan.argv, cwd=plan.workdir, environment=plan.variables(), sink=sink)
+        return self.transport.start(
+            plan.argv,
+            cwd=plan.workdir,
+            environment=plan.variables(),
+            folder=plan.out_dir_on_node,
+            sink=sink,
+        )
 
     def stacks(self, *, timeout: float) -> list[RankStack]:
         """See `Runtime.stacks`."""
@@ -152,28 +143,8 @@ class ProcessRuntime(Runtime):
         return rank_stacks(self.transport.run(argv, timeout=timeout).stdout)
 
     def kill_leftovers(self) -> list[int]:
-        """See `Runtime.kill_leftovers`.
-
-        Each worker has a session of its own, so that no group holds them all; what they share is the run's id
-        in their environment.
-        """
-        return self._kill(self.plan.variables()["CVS_RUN_ID"])
-
-    def _kill(self, run_id: str) -> list[int]:
-        left = self._processes_of(run_id)
-        for _ in range(50):
-            if not left:
-                break
-            self._run(["kill", "-KILL", *map(str, left)])
-            time.sleep(0.1)
-            left = self._processes_of(run_id)
-        return left
-
-    def _processes_of(self, run_id: str) -> list[int]:
-        marks = [f"-e{name}={run_id}" for name in ("TORCHELASTIC_RUN_ID", "CVS_RUN_ID")]
-        # Without a shell between, so that nothing of the search bears the mark; zombies have no environment.
-        found = self._run(["sh", "-c", 'exec grep -lszxF "$@" /proc/[0-9]*/environ', "sh", *marks])
-        return [int(path.split("/")[2]) for path in found.stdout.split()]
+        """See `Runtime.kill_leftovers`."""
+        return kill_processes(self.transport, self.plan.variables()["CVS_RUN_ID"])
 
     def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
         return self.transport.run(argv, timeout=timeout)

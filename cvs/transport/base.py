@@ -8,11 +8,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from pydantic import ValidationError
+
+from cvs.errors import TransportError
 from cvs.models import CommandResult, Holder
 
 Sink = Callable[[bytes], None]
 """Takes output as it comes: one line with its end, or a piece of a line that is too long."""
+
+
+class Stream(Protocol):
+    """As much of a socket as an HTTP client needs."""
+
+    def settimeout(self, seconds: float | None, /) -> object:
+        """Bound each wait."""
+
+    def sendall(self, data: bytes, /) -> object:
+        """Write all of it."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Read some."""
+
+    def close(self) -> object:
+        """End it."""
 
 
 class Process(ABC):
@@ -25,6 +45,11 @@ class Process(ABC):
     @abstractmethod
     def signal(self, number: int) -> None:
         """Send a signal to the whole process group; a group that is gone is no error."""
+
+    @property
+    def lost(self) -> str | None:
+        """Why nobody will ever know how the job ended: its node cannot be reached any more."""
+        return None
 
     @abstractmethod
     def drain(self, seconds: float) -> bool:
@@ -53,18 +78,30 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def start(self, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], sink: Sink) -> Process:
+    def start(
+        self, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], folder: str, sink: Sink
+    ) -> Process:
         """Start a job; its output, both streams in one, goes to `sink`, called from another thread.
 
+        Args: folder: on the node, where what must outlive a connection is kept until it is fetched.
         Raises: TransportError: it cannot be started.
         """
 
     @abstractmethod
+    def stream(self, argv: Sequence[str], sink: Sink) -> int:
+        """Run one command to its end, handing on its output in pieces of any size; its exit code.
+
+        Without a limit of its own: it ends when the command does, or the connection.
+        Raises: TransportError: it cannot be started, or the connection is lost.
+        """
+
     def send_tree(self, source: Path, target: str) -> None:
         """Make `target` on the node a copy of the folder `source` here; what a job wrote there stays.
 
-        Raises: TransportError: something cannot be read here or written there.
+        Raises: TransportError: something cannot be read here or written there, or the node is another
+        machine, which has its own copy.
         """
+        raise TransportError(f"{self.node}: {source} is not copied to {target}, on another machine")
 
     @abstractmethod
     def hold(self, folder: str, holder: Holder) -> Holder | None:
@@ -90,5 +127,24 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def dial_docker(self, timeout: float) -> Stream:
+        """A new connection to the node's Docker engine.
+
+        Raises: TransportError: there is none.
+        """
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Leave what is held to others."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the connection; nothing on the node is touched."""
+
+
+def holder_of(text: str) -> Holder | None:
+    """The holder as it was written down; None where nobody is, or the text is none of ours."""
+    try:
+        return Holder.model_validate_json(text)
+    except ValidationError:
+        return None

@@ -15,12 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from pydantic import ValidationError
-
 from cvs.errors import NodeInUse, TransportError
 from cvs.models import CommandResult, Holder
 from cvs.transport._mirror import mirror
-from cvs.transport.base import Process, Sink, Transport
+from cvs.transport.base import Process, Sink, Stream, Transport, holder_of
 
 _LONGEST_PIECE = 64 * 1024
 _LAUNCHER_VARIABLES = ("PET_", "TORCHELASTIC_", "CVS_RUN_ID")
@@ -67,8 +65,11 @@ class LocalTransport(Transport):
             seconds=time.monotonic() - started,
         )
 
-    def start(self, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], sink: Sink) -> Process:
-        """See `Transport.start`."""
+    def start(
+        self, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], folder: str, sink: Sink
+    ) -> Process:
+        """See `Transport.start`; a child of this process needs no folder."""
+        del folder
         process = self._popen(argv, cwd, environment, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         return _LocalProcess(process, sink)
 
@@ -140,8 +141,34 @@ class LocalTransport(Transport):
             more = f", nor {len(failed) - 1} others" if failed[1:] else ""
             raise TransportError(f"{self.node}: cannot fetch {failed[0]}{more}")
 
+    def stream(self, argv: Sequence[str], sink: Sink) -> int:
+        """See `Transport.stream`."""
+        process = self._popen(argv, None, None, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        assert process.stdout is not None
+        while piece := os.read(process.stdout.fileno(), _LONGEST_PIECE):
+            sink(piece)
+        return process.wait()
+
+    def dial_docker(self, timeout: float) -> Stream:
+        """See `Transport.dial_docker`."""
+        path = os.environ.get("DOCKER_HOST", "").removeprefix("unix://") or "/var/run/docker.sock"
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise TransportError(
+                f"{self.node}: no Docker engine answers at {path}: {error.strerror}"
+            ) from None
+        return connection
+
     def close(self) -> None:
         """See `Transport.close`."""
+        self.let_go()
+
+    def let_go(self) -> None:
+        """See `Transport.let_go`."""
         for lock in self._locks:
             _write_holder(lock, None)
             lock.close()
@@ -171,10 +198,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _holder(lock: IO[str]) -> Holder | None:
     lock.seek(0)
-    try:
-        return Holder.model_validate_json(lock.read())
-    except ValidationError:
-        return None  # nobody, or one that has just come and not yet written
+    return holder_of(lock.read())
 
 
 def _write_holder(lock: IO[str], holder: Holder | None) -> None:

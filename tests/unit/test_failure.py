@@ -2,53 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from conftest import SAVED_FAILURES, saved_trails, torchrun_summary
 from cvs.failure import TAIL_LINES, NodeTrail, RankTrail, first_failure, port_taken
 from cvs.models import Failure
-from cvs.runners._node import _error_message
-
-SAVED = Path(__file__).parents[1] / "data" / "failures"
-RANKS_PER_NODE = 2
-
-
-def saved_trails(case: str) -> list[NodeTrail]:
-    """What the nodes of a saved case left."""
-    ends = json.loads((SAVED / case / "ends.json").read_text())
-    return [
-        NodeTrail(
-            node_rank=int(node_rank),
-            node=f"node-{node_rank}",
-            exit_code=end["exit_code"],
-            seconds=end["seconds"],
-            stopped_by_cvs=end["stopped_by_cvs"],
-            output=(SAVED / case / f"node_{node_rank}.log").read_text(),
-            log=f"logs/node_{node_rank}.log",
-            ranks=tuple(saved_ranks(SAVED / case, int(node_rank))),
-        )
-        for node_rank, end in ends.items()
-    ]
-
-
-def saved_ranks(case: Path, node_rank: int) -> list[RankTrail]:
-    folders = sorted(case.glob(f"node_{node_rank}/torchrun/*/attempt_0/*"))
-    return [saved_rank(folder, node_rank * RANKS_PER_NODE + int(folder.name)) for folder in folders]
-
-
-def saved_rank(folder: Path, rank: int) -> RankTrail:
-    error = folder / "error.json"
-    return RankTrail(
-        rank=rank,
-        local_rank=int(folder.name),
-        error=_error_message(error),
-        stderr=(folder / "stderr.log").read_text(),
-        log=f"logs/rank{rank}.log",
-    )
 
 
 def without_error_files(trails: list[NodeTrail]) -> list[NodeTrail]:
@@ -217,23 +178,6 @@ def test_nobody_failed() -> None:
     assert first_failure([]) is None
 
 
-def summary(*ranks: tuple[int, int, int]) -> str:
-    """torchrun's summary: rank, exit code and process id of each rank that failed, the root cause last."""
-    entry = """\
-[{index}]:
-  time      : 2026-11-30_03:42:42
-  host      : host
-  rank      : {rank} (local_rank: {local_rank})
-  exitcode  : {exit_code} (pid: {pid})
-  error_file: <N/A>
-  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-"""
-    return "".join(
-        entry.format(index=index, rank=rank, local_rank=rank % RANKS_PER_NODE, exit_code=exit_code, pid=pid)
-        for index, (rank, exit_code, pid) in enumerate(ranks)
-    )
-
-
 @pytest.mark.parametrize(("term", "kill"), [("15", "9"), ("Signals.SIGTERM", "Signals.SIGKILL")])
 def test_a_rank_that_torchrun_itself_had_to_kill_is_not_blamed(term: str, kill: str) -> None:
     """Python 3.11 and newer write the signals as numbers, Python 3.10 as names."""
@@ -246,7 +190,7 @@ def test_a_rank_that_torchrun_itself_had_to_kill_is_not_blamed(term: str, kill: 
 
 
 def test_another_rank_that_was_killed_is() -> None:
-    output = "Unable to shutdown process 71 via 15, forcefully exiting via 9\n" + summary(
+    output = "Unable to shutdown process 71 via 15, forcefully exiting via 9\n" + torchrun_summary(
         (1, -9, 71), (0, -9, 70)
     )
     found = failure_of([NodeTrail(0, "a", 1, 5.0, output=output, ranks=(RankTrail(0, 0), RankTrail(1, 1)))])
@@ -255,14 +199,14 @@ def test_another_rank_that_was_killed_is() -> None:
 
 @pytest.mark.parametrize(("exit_code", "number"), [(-9, 9), (-11, 11), (-6, 6), (-7, 7), (-2, 2)])
 def test_a_signal_is_told(exit_code: int, number: int) -> None:
-    found = failure_of([NodeTrail(0, "a", 1, 5.0, output=summary((1, exit_code, 71)))])
+    found = failure_of([NodeTrail(0, "a", 1, 5.0, output=torchrun_summary((1, exit_code, 71)))])
     assert found.ranks == (1,)
     assert f"was ended by signal {number}" in found.reason
 
 
 def test_a_signal_weighs_more_than_an_error_on_a_node_that_ended_earlier() -> None:
     victim = NodeTrail(0, "a", 1, 4.0, ranks=(RankTrail(0, 0, error="RuntimeError: something else"),))
-    assert failure_of([victim, NodeTrail(1, "b", 1, 5.0, output=summary((3, -9, 71)))]).ranks == (3,)
+    assert failure_of([victim, NodeTrail(1, "b", 1, 5.0, output=torchrun_summary((3, -9, 71)))]).ranks == (3,)
 
 
 PEER_LOSSES = [
@@ -312,12 +256,12 @@ def test_a_rank_that_its_watchdog_aborts_waited_for_another() -> None:
     """NCCL ends those that wait, with SIGABRT; the rank they wait for ends by torchrun's SIGTERM."""
     waited = NodeTrail(
         0, "a", 1, 4.0,
-        output=summary((1, -6, 71), (0, -6, 70)),
+        output=torchrun_summary((1, -6, 71), (0, -6, 70)),
         ranks=(RankTrail(0, 0, stderr=WATCHDOG), RankTrail(1, 1, stderr=WATCHDOG)),
     )  # fmt: skip
     hung = NodeTrail(
         1, "b", 1, 4.1,
-        output=summary((3, -15, 73), (2, -6, 72)),
+        output=torchrun_summary((3, -15, 73), (2, -6, 72)),
         ranks=(RankTrail(2, 0, stderr=WATCHDOG), RankTrail(3, 1)),
     )  # fmt: skip
     found = failure_of([waited, hung])
@@ -327,9 +271,16 @@ def test_a_rank_that_its_watchdog_aborts_waited_for_another() -> None:
 
 def test_several_ranks_that_did_not_arrive_are_named_together() -> None:
     timed_out = "RuntimeError: Timed out waiting 10000ms for recv operation to complete"
-    waited = NodeTrail(0, "a", 1, 4.0, output=summary((0, 1, 70)), ranks=(RankTrail(0, 0, error=timed_out),))
+    waited = NodeTrail(
+        0, "a", 1, 4.0, output=torchrun_summary((0, 1, 70)), ranks=(RankTrail(0, 0, error=timed_out),)
+    )
     hung = NodeTrail(
-        1, "b", 1, 4.1, output=summary((2, -15, 72), (3, -15, 73)), ranks=(RankTrail(2, 0), RankTrail(3, 1))
+        1,
+        "b",
+        1,
+        4.1,
+        output=torchrun_summary((2, -15, 72), (3, -15, 73)),
+        ranks=(RankTrail(2, 0), RankTrail(3, 1)),
     )
     found = failure_of([waited, hung])
     assert found.ranks == (2, 3)
@@ -357,7 +308,7 @@ def test_a_rank_that_ended_with_a_code_is_named_with_its_last_words() -> None:
     """As argparse ends a trainer that does not know an option."""
     stderr = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --foo\n"
     trail = NodeTrail(
-        0, "a", 1, 3.0, output=summary((1, -15, 71), (0, 2, 70)),
+        0, "a", 1, 3.0, output=torchrun_summary((1, -15, 71), (0, 2, 70)),
         ranks=(RankTrail(0, 0, stderr=stderr), RankTrail(1, 1)),
     )  # fmt: skip
     found = failure_of([trail])
@@ -370,6 +321,6 @@ def test_a_node_whose_end_was_never_seen() -> None:
 
 
 def test_the_saved_logs_name_no_folder_of_a_user() -> None:
-    texts = [path.read_text() for path in SAVED.rglob("*") if path.is_file()]
+    texts = [path.read_text() for path in SAVED_FAILURES.rglob("*") if path.is_file()]
     assert len(texts) > 50
     assert not [found for text in texts if (found := re.search(r"/(home|root|tmp)/\S+", text))]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cvs.hang import Frame, RankStack, did_not_arrive, where_they_stand
-from cvs.runtime.process import rank_stacks
+from cvs.runtime.base import rank_stacks
 
 SAVED = Path(__file__).parents[1] / "data" / "stacks"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cvs.errors import ConfigError
-from cvs.hosts import hosts_in, hosts_in_lines
+from cvs.hosts import folded, hosts_in, hosts_in_lines
 
 UNFOLDED = [
     ("a", "a"),
@@ -145,3 +145,53 @@ def test_a_range_with_leading_zeros_keeps_its_width(first: int, more: int, width
     assert hosts[0] == f"n{begin}x"
     if begin.startswith("0") and len(end) <= width:
         assert {len(host) for host in hosts} == {width + 2}
+
+
+# --- written short ----------------------------------------------------------------------------------------
+
+FOLDED = [
+    ("", ""),
+    ("a", "a"),
+    ("a1", "a1"),
+    ("a1 a2 a3", "a[1-3]"),
+    ("a3 a2 a1", "a[3,2,1]"),
+    ("a1 a3 a4 a5 a7", "a[1,3-5,7]"),
+    ("node-0 node-1", "node-[0-1]"),
+    ("a8 a9 a10", "a[8-10]"),
+    ("a08 a09 a10", "a[08-10]"),
+    ("a099 a100 a101", "a[099-101]"),
+    ("a9 a010", "a[9,010]"),
+    ("a0 a00 a1 a01", "a[0,00,1,01]"),
+    ("a1-ib a2-ib", "a[1-2]-ib"),
+    ("a1 b2", "a1,b2"),
+    ("a1 b a2", "a1,b,a2"),
+    ("a1 a2 b1 b2", "a[1-2],b[1-2]"),
+    ("r1n1 r1n2 r2n1 r2n2", "r1n[1-2],r2n[1-2]"),
+    ("r1n1 r2n1 r2n2", "r[1-2]n1,r2n2"),
+    ("10.0.0.9 10.0.0.10 10.0.1.9", "10.0.0.[9-10],10.0.1.9"),
+    ("fd00::8 fd00::9 fd00::a", "fd00::[8-9],fd00::a"),
+    ("1 2", "[1-2]"),
+]
+
+
+@pytest.mark.parametrize(("hosts", "text"), FOLDED, ids=[text for _, text in FOLDED])
+def test_hosts_written_short(hosts: str, text: str) -> None:
+    assert folded(hosts.split()) == text
+    assert hosts_in(text) == hosts.split()
+
+
+NAMES = st.from_regex(r"[a-c]?[0-3]{0,3}[-.n]?(?:0?[0-9]|1[0-2])(?:-ib)?", fullmatch=True)
+ADDRESSES = st.ip_addresses().map(str) | st.integers(0, 300).map(
+    lambda number: f"10.0.{number // 256}.{number % 256}"
+)
+
+
+@given(st.lists(NAMES | ADDRESSES, unique=True))
+def test_they_unfold_to_the_same_in_the_same_order(hosts: list[str]) -> None:
+    assert hosts_in(folded(hosts)) == hosts
+
+
+@given(st.integers(0, 2000), st.integers(2, 300), st.integers(1, 5))
+def test_hosts_that_are_numbered_through_are_one_range(first: int, count: int, width: int) -> None:
+    text = folded([f"n{number:0{width}}x" for number in range(first, first + count)])
+    assert text == f"n[{first:0{width}}-{first + count - 1:0{width}}]x"

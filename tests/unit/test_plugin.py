@@ -221,12 +221,18 @@ def test_bad_files_are_told_without_a_traceback(judge: Judge, files: Files) -> N
 
 
 def test_what_cannot_be_started_is_refused_by_name(judge: Judge, files: Files) -> None:
-    files.edit("runtime: process ", "runtime: docker ")
+    files.edit(
+        "runtime: process ",
+        "aorta_auto_clone: true\naorta_clone_url: https://example.com/a.git\nruntime: process ",
+    )
     judge(cases="runner_config").assert_outcomes(passed=1, deselected=6)
     outcome = judge(cases="run_benchmark or evidence")
     outcome.assert_outcomes(failed=2, deselected=5)
     outcome.stdout.fnmatch_lines(
-        ["runtime: docker can be planned but not started*", "this call's run could not be started*"]
+        [
+            "aorta_auto_clone: true can be planned but not carried out*",
+            "this call's run could not be started*",
+        ]
     )
 
 

@@ -40,6 +40,8 @@ def test_bash_accepts_the_script(script: Path) -> None:
         ("cvs run test_aorta --dry", "--dry-run --dry_run"),
         ("cvs run test_aorta --cluster_file mi", "mine.json"),
         ("cvs check-config --config_file mi", "mine.json"),
+        ("cvs exec --cluster_file mi", "mine.json"),
+        ("cvs exec --no", "--nodes"),
         ("cvs generate cl", "cluster_json"),
         ("cvs generate cluster_json --ho", "--hosts"),
         ("cvs copy-config --f", "--force"),

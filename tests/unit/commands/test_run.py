@@ -129,10 +129,11 @@ def test_the_whole_plan(command: Command) -> None:
     assert "s3cret" not in done.stdout + done.stderr
 
 
-def test_what_this_version_cannot_start_is_a_warning(command: Command) -> None:
+def test_what_this_version_does_not_do_is_a_warning(command: Command) -> None:
     assert command("run", "test_aorta", *DOCKER, "--dry-run").stderr.splitlines() == [
-        "warning: transport: ssh can be planned but not started by this version; local can",
-        "warning: runtime: docker can be planned but not started by this version; process can",
+        "warning: analysis.enable_tracelens has no effect in this version: set it to false",
+        "warning: analysis.enable_gemm_analysis has no effect in this version: set it to false",
+        "warning: skip_rccl_build: false can be planned but not carried out by this version",
     ]
 
 

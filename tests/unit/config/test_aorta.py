@@ -57,6 +57,11 @@ DEFAULTS: dict[str, Any] = {
         "shm_size": "17G",
         "network_mode": "host",
         "privileged": True,
+        "pull": "missing",
+        "image_tar": None,
+        "devices": [],
+        "volumes": [],
+        "group_add": [],
     },
     "rccl": {
         "clone_url": "https://github.com/ROCmSoftwarePlatform/rccl.git",

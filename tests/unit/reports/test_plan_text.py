@@ -70,11 +70,11 @@ def test_a_node_with_a_container() -> None:
         "must exist train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh,"
         " scripts/tracelens_single_config/run_tracelens_single_config.sh,"
         " scripts/gemm_analysis/run_tracelens_analysis.sh",
-        "container aorta-benchmark, image jeffdaily/pytorch:torchrec-dlrm-complete",
+        "container aorta-benchmark-…, image jeffdaily/pytorch:torchrec-dlrm-complete, pull missing",
         "mounts /home/alice/aorta at /mnt",
         "devices /dev/kfd, /dev/dri; groups video, render",
         "settings user root, privileged true, network host, ipc host, shm 17G, SYS_PTRACE,"
-        " seccomp=unconfined, memlock unlimited, stack 64 MiB",
+        " seccomp=unconfined, memlock unlimited, stack 64 MiB; ends by itself after 7200 s",
         "builds RCCL https://github.com/ROCmSoftwarePlatform/rccl.git develop in /mnt/rccl:"
         " bash /mnt/scripts/build_rccl.sh",
         "works in /mnt",
@@ -143,7 +143,7 @@ def test_what_only_a_run_knows_is_said() -> None:
             {"aorta_auto_clone": True, "aorta_clone_url": "https://example.com/aorta.git"},
             "aorta_path /srv/aorta, cloned from https://example.com/aorta.git if it is not there",
         ),
-        ({"runtime": "docker", "accelerator": "cuda"}, "devices none; groups none"),
+        ({"runtime": "docker", "accelerator": "cuda"}, "devices none, all GPUs; groups none"),
         (
             {"runtime": "docker", "analysis": {"skip_if_exists": True, "tracelens_script": "t.sh"}},
             "analyses tracelens (unless it is there): bash /mnt/t.sh '/mnt/<output dir of the job>'",
@@ -196,7 +196,7 @@ def others(value: Any) -> list[Any]:
         return [not value]
     if isinstance(value, (int, float)):
         return [2 * value + 3]
-    words = ("script", "torchrun", "docker", "process", "cuda", "rocm", "ssh", "local")
+    words = ("script", "torchrun", "docker", "process", "cuda", "rocm", "ssh", "local", "never")
     return [f"{value}X", *(word for word in words if word != value)]
 
 

@@ -47,7 +47,13 @@ class Plain(Runtime):
 
     def start(self, sink: Sink) -> Process:
         argv = ["sh", "-c", self.script]
-        return self.transport.start(argv, cwd=self.plan.workdir, environment=self.plan.variables(), sink=sink)
+        return self.transport.start(
+            argv,
+            cwd=self.plan.workdir,
+            environment=self.plan.variables(),
+            folder=self.plan.out_dir,
+            sink=sink,
+        )
 
     def stacks(self, *, timeout: float) -> list[RankStack]:
         return [RankStack(rank, error=f"within {timeout:.0f} s") for rank in range(4)]
@@ -309,7 +315,7 @@ def saved(folder: RunFolder, case: str, node_rank: int) -> RunNode:
     runtime = Plain(job.nodes[node_rank], "exit 1")
     node = RunNode(job.nodes[node_rank], job, runtime.transport, runtime, folder)
     end = json.loads((FAILURES / case / "ends.json").read_text())[str(node_rank)]
-    process = runtime.transport.start(["true"], cwd="/", environment={}, sink=lambda _piece: None)
+    process = runtime.transport.start(["true"], cwd="/", environment={}, folder="", sink=lambda _piece: None)
     node.watched = Watched(process, end["exit_code"], end["seconds"], end["stopped_by_cvs"])
     return node
 

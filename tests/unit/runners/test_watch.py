@@ -45,7 +45,9 @@ class Jobs:
     def _start(self, script: str) -> Watched:
         argv = ["sh", "-c", script]
         return Watched(
-            LocalTransport("a").start(argv, cwd=str(self.folder), environment={}, sink=lambda _piece: None)
+            LocalTransport("a").start(
+                argv, cwd=str(self.folder), environment={}, folder="", sink=lambda _piece: None
+            )
         )
 
     @property

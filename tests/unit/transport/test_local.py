@@ -190,7 +190,7 @@ class Job:
         self.pieces: list[bytes] = []
         argv = ["sh", "-c", script]
         self.process: Process = local.start(
-            argv, cwd=str(cwd), environment=environment, sink=self.pieces.append
+            argv, cwd=str(cwd), environment=environment, folder="", sink=self.pieces.append
         )
 
     def exit_code(self) -> int | None:
@@ -254,7 +254,7 @@ def test_the_job_gets_its_environment(local: LocalTransport, tmp_path: Path) -> 
 
 def test_a_job_that_cannot_be_started(local: LocalTransport, tmp_path: Path) -> None:
     with pytest.raises(TransportError, match=r"^node-0: cannot start /no/torchrun: No such file"):
-        local.start(["/no/torchrun"], cwd=str(tmp_path), environment={}, sink=print)
+        local.start(["/no/torchrun"], cwd=str(tmp_path), environment={}, folder="", sink=print)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -265,7 +265,7 @@ def test_a_sink_that_fails_does_not_stall_the_job(local: LocalTransport, tmp_pat
         raise BrokenPipeError
 
     script = "i=0; while [ $i -lt 40 ]; do head -c 8000 /dev/zero; echo; i=$((i+1)); done"
-    process = local.start(["sh", "-c", script], cwd=str(tmp_path), environment={}, sink=broken)
+    process = local.start(["sh", "-c", script], cwd=str(tmp_path), environment={}, folder="", sink=broken)
     try:
         assert eventually(lambda: process.poll() is not None, seconds=1.5)
         assert process.drain(5)
@@ -372,7 +372,7 @@ def test_a_record_that_cannot_be_read_tells_of_nobody(
 def test_what_a_job_started_does_not_hold_on(local: LocalTransport, tmp_path: Path) -> None:
     """A worker that is left must not keep the next run out."""
     local.hold(str(tmp_path), holder("run-1"))
-    process = local.start(["sleep", "60"], cwd=str(tmp_path), environment={}, sink=print)
+    process = local.start(["sleep", "60"], cwd=str(tmp_path), environment={}, folder="", sink=print)
     local.close()
     other = LocalTransport("node-0")
     other.hold(str(tmp_path), holder("run-2"))

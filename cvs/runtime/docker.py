@@ -1,0 +1,278 @@
+"""The job in a container on the node, which a sleep keeps alive and which is gone after the run."""
+
+from __future__ import annotations
+
+import importlib.resources
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import orjson
+from docker.types import DeviceRequest, Ulimit
+
+import cvs
+from cvs.errors import EnvironmentFault, NodeInUse, RunError
+from cvs.hang import RankStack
+from cvs.launch import ContainerPlan, NodePlan
+from cvs.models import CommandResult, Holder
+from cvs.runtime._engine import CONFLICT, NOT_FOUND, Engine
+from cvs.runtime.base import Runtime, rank_stacks
+from cvs.transport.base import Process, Sink, Transport, holder_of
+from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
+
+HOLDER = "cvs.holder"
+"""Label with the run that a container is of."""
+PULLS = 32
+"""Images that are loaded at the same time, over all nodes."""
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+_pulling = threading.BoundedSemaphore(PULLS)
+
+
+class DockerRuntime(Runtime):
+    """One container on one node."""
+
+    def __init__(self, plan: NodePlan, transport: Transport, say: Callable[[str], None]) -> None:
+        """Take the plan; `say` is told of what takes long."""
+        super().__init__(plan, transport)
+        self._engine = Engine(transport)
+        self._say = say
+        self._id: str | None = None
+
+    @property
+    def _container(self) -> ContainerPlan:
+        assert self.plan.container is not None
+        return self.plan.container
+
+    # --- the node for this run alone ---
+
+    def hold(self, holder: Holder) -> str | None:
+        """See `Runtime.hold`; containers of cvs bear the run that they are of."""
+        self._holder = holder
+        if busy := next((other for other in self._others() if other["State"] == "running"), None):
+            raise NodeInUse(f"{self.plan.node}: in use by {_holder(busy) or busy['Names'][0].lstrip('/')}")
+        return None
+
+    def _others(self) -> list[dict[str, Any]]:
+        """Containers of cvs on the node, but this run's."""
+        found = self._engine.ask(
+            "list containers", lambda client: client.containers(all=True, filters={"label": HOLDER})
+        )
+        return [container for container in found if container["Id"] != self._id]
+
+    # --- set-up ---
+
+    def prepare(self, *, timeout: float) -> dict[str, str]:
+        """See `Runtime.prepare`."""
+        deadline = time.monotonic() + timeout
+        self._check_files()
+        self._provide_image(deadline)
+        self._start_container()
+        self._yield_to_earlier()
+        self._demand(self._run(["mkdir", "-p", self.plan.out_dir]), "cannot make its folder for logs")
+        return self._facts(deadline - time.monotonic())
+
+    def _check_files(self) -> None:
+        path = self.plan.aorta_path
+        missing = 'cd "$1" || exit 2; shift; for f; do [ -f "$f" ] || echo "$f"; done'
+        found = self.transport.run(["sh", "-c", missing, "sh", path, *self.plan.required_files], timeout=60)
+        if found.exit_code:
+            raise RunError(f"{self.plan.node}: aorta_path {path}: no such folder on the node")
+        if names := found.stdout.split("\n")[:-1]:
+            raise RunError(f"{self.plan.node}: {', '.join(names)}: not found below aorta_path {path}")
+
+    def _provide_image(self, deadline: float) -> None:
+        plan, node = self._container, self.plan.node
+        if plan.pull != "always" and self._has_image():
+            return
+        if plan.image_tar is not None:
+            self._say(f"{node} | cvs: loading {plan.image_tar}")
+            seconds = deadline - time.monotonic()
+            loaded = self.transport.run(["docker", "load", "-q", "-i", plan.image_tar], timeout=seconds)
+            if loaded.exit_code:
+                raise RunError(f"{node}: cannot load docker.image_tar: {loaded.stderr.strip()}")
+        elif plan.pull == "never":
+            raise RunError(f"{node}: no image {plan.image}, and docker.pull is never")
+        else:
+            self._pull(deadline)
+        if not self._has_image():
+            raise RunError(f"{node}: no image {plan.image}, even now; docker.image_tar holds another")
+
+    def _has_image(self) -> bool:
+        name = self._container.image
+        return bool(self._engine.ask("list images", lambda client: client.images(name=name, quiet=True)))
+
+    def _pull(self, deadline: float) -> None:
+        name, node = self._container.image, self.plan.node
+        with _pulling:
+            self._say(f"{node} | cvs: pulling {name}")
+            seconds = deadline - time.monotonic()
+            events = self._engine.ask(
+                f"pull {name}",
+                lambda client: list(client.pull(name, stream=True, decode=True)),
+                seconds=seconds,
+            )
+        if error := next((event["error"] for event in events if "error" in event), None):
+            raise RunError(f"{node}: cannot pull {name}: {error}")
+
+    def _start_container(self) -> None:
+        plan = self._container
+        name = f"{plan.name}-{self.plan.run_id}"
+        lives = int(plan.seconds)
+        self._id = self._engine.ask(
+            f"create container {name}",
+            lambda client: client.create_container(
+                plan.image,
+                name=name,
+                user=plan.user,
+                entrypoint=["sleep", str(lives)],
+                command=[],
+                working_dir=self.plan.workdir,
+                labels=self._labels(lives),
+                host_config=client.create_host_config(**self._host_config(plan)),
+            ),
+            arrived=(CONFLICT, lambda client: client.inspect_container(name)),
+        )["Id"]
+        container = self._id
+        self._engine.ask(f"start container {name}", lambda client: client.start(container))
+
+    def _labels(self, lives: int) -> dict[str, str]:
+        ends = datetime.fromtimestamp(datetime.now(timezone.utc).timestamp() + lives, timezone.utc)
+        return {
+            HOLDER: self._holder.model_dump_json(),
+            "cvs.expires": ends.isoformat(timespec="seconds"),
+            "cvs.version": cvs.__version__,
+        }
+
+    def _host_config(self, plan: ContainerPlan) -> dict[str, Any]:
+        return {
+            "binds": [":".join(mount) for mount in plan.mounts],
+            "privileged": plan.privileged,
+            "network_mode": plan.network_mode,
+            "ipc_mode": plan.ipc_mode,
+            "shm_size": plan.shm_size,
+            "cap_add": list(plan.cap_add),
+            "security_opt": list(plan.security_opt),
+            "ulimits": [Ulimit(name=name, soft=size, hard=size) for name, size in plan.ulimits.items()],
+            "devices": [f"{device}:{device}:rwm" for device in plan.devices],
+            "device_requests": [DeviceRequest(count=-1, capabilities=[["gpu"]])] if plan.all_gpus else None,
+            "group_add": self._groups(plan),
+            "init": True,
+        }
+
+    def _groups(self, plan: ContainerPlan) -> list[str]:
+        """By number: what owns the devices on this host, and what the named groups are here.
+
+        A name would be looked up in the image, which may lack it, or have another number for it.
+        """
+        script = 'stat -Lc %g /dev/kfd /dev/dri/render* 2>/dev/null; getent group "$@" | cut -d: -f3; :'
+        named = [name for name in plan.groups if not name.isdecimal()]
+        found = self.transport.run(["sh", "-c", script, "sh", *named], timeout=30).stdout.split()
+        if not plan.devices:
+            return [group for group in plan.groups if group.isdecimal()]
+        return sorted({*found, *(group for group in plan.groups if group.isdecimal())})
+
+    def _yield_to_earlier(self) -> None:
+        """Of two runs that came at the same moment, and did not see each other, the later goes."""
+        mine = self._inspect(self._started())["Created"]
+        for other in self._others():
+            created = self._inspect(other["Id"])
+            if created["State"]["Running"] and created["Created"] < mine:
+                raise NodeInUse(f"{self.plan.node}: in use by {_holder(other)}, which came a moment earlier")
+
+    def _inspect(self, container: str) -> dict[str, Any]:
+        return self._engine.ask("look at a container", lambda client: client.inspect_container(container))
+
+    def _facts(self, timeout: float) -> dict[str, str]:
+        script = importlib.resources.files("cvs.runtime").joinpath("_facts.py").read_text()
+        result = self._run(["python3", "-c", script], timeout)
+        if result.exit_code:
+            last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+            raise EnvironmentFault(f"{self.plan.node}: {self._container.image}: python3 there says: {last}")
+        facts: dict[str, str] = orjson.loads(result.stdout.strip().splitlines()[-1])
+        return {**facts, "image": self._inspect(self._started())["Image"]}
+
+    # --- the job ---
+
+    def start(self, sink: Sink) -> Process:
+        """See `Runtime.start`."""
+        container, plan = self._started(), self.plan
+        self._demand(self._run(clean_command(plan.out_dir)), "the job cannot be started")
+        self._engine.launch(
+            container, job_command(plan.out_dir, plan.argv), cwd=plan.workdir, environment=self._variables()
+        )
+
+        def send(number: int) -> None:
+            self._run(signal_command(plan.out_dir, number))
+
+        return DetachedProcess(
+            self.transport,
+            plan.out_dir_on_node,
+            alive=self._inspect(container)["State"]["Pid"],
+            send=send,
+            sink=sink,
+        )
+
+    def _variables(self) -> dict[str, str]:
+        """The plan's, with `$LD_LIBRARY_PATH` as the image has it."""
+        inherited = dict(
+            entry.split("=", 1) for entry in self._inspect(self._started())["Config"]["Env"] or []
+        )
+        variables = self.plan.variables()
+        if path := variables.get(_LIBRARY_PATH):
+            had = inherited.get(_LIBRARY_PATH, "")
+            variables[_LIBRARY_PATH] = path.replace(f"${_LIBRARY_PATH}", had).rstrip(":")
+        return variables
+
+    def stacks(self, *, timeout: float) -> list[RankStack]:
+        """See `Runtime.stacks`."""
+        script = importlib.resources.files("cvs.runtime").joinpath("_stacks.py").read_text()
+        argv = ["python3", "-c", script, self.plan.run_id, str(0.8 * timeout), "py-spy"]
+        return rank_stacks(self._run(argv, timeout).stdout)
+
+    # --- the end ---
+
+    def kill_leftovers(self) -> list[int]:
+        """See `Runtime.kill_leftovers`: a container that is started anew has none of its processes left."""
+        if self._id is None:
+            return []
+        container = self._id
+        self._engine.ask(
+            "restart its container", lambda client: client.restart(container, timeout=0), seconds=60
+        )
+        self._give_back()
+        return []
+
+    def _give_back(self) -> None:
+        """Make the login user the owner of what root wrote, which that user could not do."""
+        user = self.transport.run(["sh", "-c", "echo $(id -u):$(id -g)"], timeout=30).stdout.strip()
+        argv = ["find", self.plan.workdir, "-xdev", "-user", "0", "-exec", "chown", "-h", user, "{}", "+"]
+        self._demand(self._run(argv, 300), f"cannot give {self.plan.aorta_path} back to the login user")
+
+    def teardown(self) -> None:
+        """See `Runtime.teardown`."""
+        if self._id is not None:
+            container, self._id = self._id, None
+            self._engine.ask(
+                "remove its container",
+                lambda client: client.remove_container(container, force=True, v=True),
+                seconds=60,
+                arrived=(NOT_FOUND, lambda _client: None),
+            )
+        self._engine.close()
+
+    def _started(self) -> str:
+        assert self._id is not None
+        return self._id
+
+    def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
+        return self._engine.execute(self._started(), argv, timeout=timeout, environment=self.plan.variables())
+
+    def _demand(self, result: CommandResult, complaint: str) -> None:
+        if result.exit_code:
+            raise RunError(f"{self.plan.node}: {complaint}: {result.stderr.strip()}")
+
+
+def _holder(container: dict[str, Any]) -> Holder | None:
+    return holder_of(container["Labels"].get(HOLDER, ""))

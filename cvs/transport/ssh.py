@@ -1,0 +1,344 @@
+"""Nodes that are reached over SSH: one connection each, which carries commands, files and the Docker API."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+import shlex
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import paramiko
+import zstandard
+
+from cvs.config import ClusterConfig
+from cvs.errors import NodeInUse, TransportError
+from cvs.models import CommandResult, Holder
+from cvs.transport._ssh_connect import SshLimits, connect
+from cvs.transport._ssh_target import resolve
+from cvs.transport._unpack import PACK, Reader, unpack
+from cvs.transport.base import Process, Sink, Stream, Transport, holder_of
+from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
+
+CHANNELS = 8
+"""At once on one connection; sshd takes ten by default."""
+_OPEN_SECONDS = 15
+_BLOCK = 256 * 1024
+_KILLED = 137
+_LOWEST_PORT, _HIGHEST_PORT = 20000, 32768
+"""Where a rendezvous port is looked for, below those that the node gives to connections."""
+_WITH_VARIABLES = 'eval "$(dd bs=1 count="$1" 2>/dev/null)"; cd "$2" || exit 126; shift 2; exec "$@"'
+"""Takes the environment from its input: what stands in a command line, everybody on the node can read."""
+_HOLD = """\
+mkdir -p "$(dirname "$1")" && exec 9>> "$1" || { echo "cannot write"; exit 1; }
+IFS= read -r me
+flock -n 9 || { printf 'busy '; cat "$1"; exit 75; }
+printf 'held '; cat "$1"; echo
+printf %s "$me" > "$1"
+read -r bye || while grep -qszxF "CVS_RUN_ID=$2" /proc/[0-9]*/environ; do sleep 2; done
+: > "$1"
+"""
+"""Holds the lock `$1` for the run `$2`: until it is said good-bye, else until no process of it is left."""
+
+
+class SshTransport(Transport):
+    """One node, as the login user of the cluster file."""
+
+    def __init__(self, node: str, cluster: ClusterConfig, *, limits: SshLimits | None = None) -> None:
+        super().__init__(node)
+        self._cluster = cluster
+        self._limits = limits or SshLimits()
+        self._lock = threading.Lock()
+        self._connection: paramiko.Transport | None = None
+        self._channels = threading.BoundedSemaphore(CHANNELS)
+        self._held: list[paramiko.Channel] = []
+        self._closed = False
+
+    # --- the connection ---
+
+    def _connected(self) -> paramiko.Transport:
+        """The one connection, made where there is none, or made anew where it has gone."""
+        with self._lock:
+            if self._closed:
+                raise TransportError(f"{self.node}: the connection is closed")
+            if self._connection is None or not self._connection.is_active():
+                self._connection = connect(resolve(self.node, self._cluster), self._limits)
+            return self._connection
+
+    @contextmanager
+    def _channel(self, argv: Sequence[str], timeout: float) -> Iterator[paramiko.Channel]:
+        """A channel in which `argv` runs, closed at the end."""
+        deadline = time.monotonic() + timeout
+        if not self._channels.acquire(timeout=timeout):
+            raise TransportError(f"{self.node}: no channel became free within {timeout:.0f} s")
+        try:
+            channel = self._opened(deadline)
+            try:
+                channel.exec_command(shlex.join(argv))
+                yield channel
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                raise self._lost(error) from None
+            finally:
+                channel.close()
+        finally:
+            self._channels.release()
+
+    def _opened(self, deadline: float) -> paramiko.Channel:
+        """A new channel; where the connection turns out to be lost, on a new one."""
+        for is_last in (False, True):
+            try:
+                return self._open(deadline)
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                if is_last:
+                    raise self._lost(error) from None
+        raise AssertionError
+
+    def _open(self, deadline: float) -> paramiko.Channel:
+        while True:
+            try:
+                seconds = min(_OPEN_SECONDS, max(deadline - time.monotonic(), 0.1))
+                return self._connected().open_session(timeout=seconds)
+            except paramiko.ChannelException as error:
+                # MaxSessions: others of ours are about to end.
+                if time.monotonic() > deadline - 1:
+                    raise TransportError(f"{self.node}: sshd refuses another channel: {error}") from None
+                time.sleep(random.uniform(0.1, 0.5))
+
+    def _lost(self, error: BaseException) -> TransportError:
+        return TransportError(f"{self.node}: the connection was lost ({type(error).__name__}: {error})")
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        with self._lock:
+            for channel in self._held:
+                channel.close()
+            self._held.clear()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    # --- commands ---
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> CommandResult:
+        """See `Transport.run`."""
+        started = time.monotonic()
+        exports = self._exports(environment or {})
+        limited = ["timeout", "-s", "KILL", str(max(math.ceil(timeout), 1)), *argv]
+        command = ["sh", "-c", _WITH_VARIABLES, "sh", str(len(exports)), cwd or ".", *limited]
+        with self._channel(command, timeout) as channel:
+            stdout, stderr = _communicate(channel, exports + stdin, started + timeout)
+            code = self._exit_code(channel, argv, timeout)
+        seconds = time.monotonic() - started
+        if code == _KILLED and seconds >= timeout:
+            raise self._late(argv, timeout)
+        return CommandResult(
+            argv=tuple(argv),
+            exit_code=code,
+            stdout=stdout.decode(errors="replace"),
+            stderr=stderr.decode(errors="replace"),
+            seconds=seconds,
+        )
+
+    def _exports(self, environment: Mapping[str, str]) -> bytes:
+        node = self._cluster.node_dict.get(self.node)
+        variables = {**self._cluster.env_vars, **(node.env_vars if node else {}), **environment}
+        return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode()
+
+    def _late(self, argv: Sequence[str], timeout: float) -> TransportError:
+        return TransportError(f"{self.node}: {argv[0]} did not end within {timeout:.0f} s and was stopped")
+
+    def _exit_code(self, channel: paramiko.Channel, argv: Sequence[str], timeout: float) -> int:
+        if not channel.status_event.wait(5):
+            raise self._late(argv, timeout)
+        if channel.exit_status != -1:
+            return channel.exit_status
+        if not self._connected().is_active():  # no word about the command came at all
+            raise TransportError(f"{self.node}: the connection was lost while {argv[0]} ran")
+        return _KILLED
+
+    def stream(self, argv: Sequence[str], sink: Sink) -> int:
+        """See `Transport.stream`."""
+        with self._channel(argv, _OPEN_SECONDS) as channel:
+            while piece := channel.recv(_BLOCK):
+                sink(piece)
+            if not channel.status_event.wait(5) or channel.exit_status == -1:
+                raise TransportError(f"{self.node}: the connection was lost")
+            return channel.exit_status
+
+    def start(
+        self, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], folder: str, sink: Sink
+    ) -> Process:
+        """See `Transport.start`."""
+        self._demand(self.run(clean_command(folder), timeout=30), "the job cannot be started")
+        launch = ["sh", "-c", '"$@" > /dev/null 2>&1 < /dev/null &', "sh", *job_command(folder, argv)]
+        self._demand(
+            self.run(launch, cwd=cwd, environment=environment, timeout=30), "the job cannot be started"
+        )
+        waits = 'for _ in $(seq 100); do [ -s "$1/pid" ] && exec cat "$1/pid"; sleep 0.1; done; exit 1'
+        pid = self._demand(self.run(["sh", "-c", waits, "sh", folder], timeout=30), "the job did not start")
+
+        def send(number: int) -> None:
+            self.run(signal_command(folder, number), timeout=30)
+
+        return DetachedProcess(self, folder, alive=int(pid), send=send, sink=sink)
+
+    def _demand(self, result: CommandResult, complaint: str) -> str:
+        if result.exit_code:
+            raise TransportError(f"{self.node}: {complaint}: {result.stderr.strip() or result.exit_code}")
+        return result.stdout
+
+    # --- the node for this run alone ---
+
+    def hold(self, folder: str, holder: Holder) -> Holder | None:
+        """See `Transport.hold`.
+
+        A process on the node has the lock, as long as the connection lives and, after that, as long as a
+        process of the run does.
+        """
+        argv = ["sh", "-c", _HOLD, "sh", f"{folder}/.cvs/lock", holder.run_id]
+        channel = self._opened(time.monotonic() + _OPEN_SECONDS)
+        channel.settimeout(_OPEN_SECONDS)
+        try:
+            channel.exec_command(shlex.join(argv))
+            channel.sendall(holder.model_dump_json().encode() + b"\n")
+            answer, _, earlier = channel.makefile("rb").readline().decode(errors="replace").partition(" ")
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            channel.close()
+            raise self._lost(error) from None
+        known = holder_of(earlier)
+        if answer != "held":
+            channel.close()
+            if answer == "busy":
+                raise NodeInUse(f"{self.node}: {folder} is in use by {known or 'another process'}")
+            raise TransportError(f"{self.node}: cannot use {folder}: {answer} {earlier}".rstrip())
+        self._held.append(channel)
+        return known
+
+    def let_go(self) -> None:
+        """See `Transport.let_go`."""
+        for channel in self._held:
+            with suppress(OSError, EOFError, paramiko.SSHException):
+                channel.sendall(b"bye\n")
+                channel.recv(1)  # until the lock is gone
+            channel.close()
+        self._held.clear()
+
+    # --- files ---
+
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
+        """See `Transport.fetch`; packed and compressed on the node, unpacked as it comes."""
+        if not paths:
+            return
+        wanted = "\0".join(paths).encode("utf-8", "surrogateescape")
+        with self._channel(["sh", "-c", PACK, "sh", folder], timeout) as channel:
+            channel.settimeout(timeout)
+            errors = _in_background(lambda: channel.makefile_stderr("rb").read())
+            feeding = _in_background(lambda: _feed(channel, wanted))
+            try:
+                problems = unpack(_reader(channel, timeout), set(paths), into)
+            except TimeoutError:
+                raise TransportError(f"{self.node}: files were not fetched within {timeout:.0f} s") from None
+            except (tarfile.TarError, EOFError, ValueError, zstandard.ZstdError) as error:
+                problems = [f"what arrived is broken: {error}"]
+            feeding.join(5)
+            errors.join(5)
+            said = b"".join(errors.results).decode(errors="replace").splitlines()
+            problems += [line.removeprefix("tar: ") for line in said if "previous errors" not in line]
+            if not channel.status_event.wait(5) or channel.exit_status != 0:
+                problems = problems or ["the connection was lost"]
+        if problems:
+            more = f", nor {len(problems) - 1} others" if problems[1:] else ""
+            raise TransportError(f"{self.node}: cannot fetch {problems[0]}{more}")
+
+    def free_port(self, address: str) -> int:
+        """See `Transport.free_port`; read from the node's own table of sockets."""
+        taken, first_ephemeral = self._ports()
+        for _ in range(1000):
+            port = random.randrange(_LOWEST_PORT, max(first_ephemeral, _LOWEST_PORT + 1000))
+            if port not in taken:
+                return port
+        raise TransportError(f"{self.node}: no port is free at {address}")
+
+    def _ports(self) -> tuple[set[int], int]:
+        files = "/proc/sys/net/ipv4/ip_local_port_range /proc/net/tcp /proc/net/tcp6"
+        text = self.run(["sh", "-c", f"cat {files} 2>/dev/null"], timeout=30).stdout
+        first, *rows = text.splitlines() or [str(_HIGHEST_PORT)]
+        taken = {int(row.split()[1].rpartition(":")[2], 16) for row in rows if ":" in row.partition(":")[2]}
+        return taken, int(first.split()[0])
+
+    # --- Docker ---
+
+    def dial_docker(self, timeout: float) -> Stream:
+        """See `Transport.dial_docker`."""
+        channel = self._opened(time.monotonic() + timeout)
+        channel.settimeout(timeout)
+        channel.exec_command("docker system dial-stdio")
+        return channel
+
+
+class _InBackground(threading.Thread):
+    """Something that must not be waited for, and what it gave."""
+
+    def __init__(self, work: Callable[[], bytes]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self.results: list[bytes] = []
+
+    def run(self) -> None:
+        with suppress(paramiko.SSHException, EOFError, OSError):
+            self.results.append(self._work())
+
+
+def _in_background(work: Callable[[], bytes]) -> _InBackground:
+    thread = _InBackground(work)
+    thread.start()
+    return thread
+
+
+def _feed(channel: paramiko.Channel, text: bytes) -> bytes:
+    channel.sendall(text)
+    channel.shutdown_write()
+    return b""
+
+
+def _communicate(channel: paramiko.Channel, stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
+    """What the command wrote on its two outputs, until its end or the deadline."""
+    errors = _in_background(lambda: channel.makefile_stderr("rb").read())
+    feeding = _in_background(lambda: _feed(channel, stdin))
+    out = []
+    while time.monotonic() < deadline:
+        channel.settimeout(max(deadline - time.monotonic(), 0.01))
+        try:
+            piece = channel.recv(_BLOCK)
+        except TimeoutError:
+            break
+        if not piece:
+            break
+        out.append(piece)
+    feeding.join(1)
+    errors.join(1)
+    return b"".join(out), b"".join(errors.results)
+
+
+def _reader(channel: paramiko.Channel, timeout: float) -> IO[bytes]:
+    deadline = time.monotonic() + timeout
+
+    def receive(size: int) -> bytes:
+        channel.settimeout(max(deadline - time.monotonic(), 0.01))
+        return channel.recv(size)
+
+    return io.BufferedReader(Reader(receive), _BLOCK)

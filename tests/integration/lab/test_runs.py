@@ -1,0 +1,343 @@
+"""The main job on several nodes: over SSH, in containers, with torchrun, and with scripts in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from conftest import PACKAGE, Done, report_of, run_cvs
+from cvs.run_folder import RunFolder, newest_run_folder
+from lab import faults
+from lab.cluster import Lab
+from lab.faults import WORK
+from lab.node import Node
+from lab.root_folder import CVS, NO_DOCKER
+
+pytestmark = pytest.mark.lab
+
+AORTA = f"{WORK}/aorta"
+ClusterFile = Callable[..., Path]
+
+PYTHON = """#!/bin/sh
+echo '{"torch": "none"}'
+"""
+"""Stands in for the image's Python, which only says what the job is made with."""
+
+INTERPRETER = """#!/bin/sh
+case "$*" in *torch.distributed.run*) exec sh $(dirname $0)/torchrun;; esac
+exec sh $(dirname $0)/python3
+"""
+TALKS = """#!/bin/sh
+for number in $(seq 40); do echo "[default0]:line $number"; sleep 0.1; done
+"""
+TRAINS_FOR_EVER = """#!/bin/sh
+echo '[default0]:trains'
+while :; do sleep 0.2; done
+"""
+TELLS = """#!/bin/sh
+echo "words: $*"
+echo "who: $(id)"
+echo "gpu: $(head -c 1 /dev/kfd | wc -c) $(ls /dev/dri | tr '\\n' ' ')"
+echo "place: $(pwd) $(hostname) seccomp $(grep Seccomp: /proc/self/status | tr -d '\\t')"
+echo "variables: $EXTRA $HOW_MANY $PER_NODE"
+mkdir -p artifacts/torch_profiler/rank0
+echo '{}' > artifacts/torch_profiler/rank0/x.pt.trace.json
+"""
+
+
+def lay_out(nodes: list[Node], torchrun: str) -> None:
+    """A workload on each node whose `torchrun` is a script."""
+    for node in nodes:
+        folder = node.root / AORTA.lstrip("/")
+        for name, text in {
+            "train.py": "",
+            "config/distributed.yaml": "{}",
+            "bin/python3": PYTHON,
+            "bin/torchrun": torchrun,
+        }.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+        own(node)
+
+
+def own(node: Node) -> None:
+    for path in (node.root / WORK.lstrip("/"), *(node.root / WORK.lstrip("/")).rglob("*")):
+        os.chown(path, CVS.uid, CVS.uid, follow_symlinks=False)
+
+
+def benchmark_file(folder: Path, image: str, **keys: str) -> Path:
+    """A benchmark file for the tiny image; `keys` are further lines, by their first word."""
+    lines = {
+        "aorta_path": AORTA,
+        "base_config": "config/distributed.yaml",
+        "gpus_per_node": "2",
+        "timeout_seconds": "120",
+        "skip_rccl_build": "true",
+        "docker": f"{{image: '{image}', pull: never}}",
+        "environment": "{PATH: '/mnt/bin:/bin:/usr/bin'}",
+        "analysis": "{enable_tracelens: false}",
+        "multi_node": "{master_launch_mode: torchrun, grace_seconds: 2}",
+        **keys,
+    }
+    path = folder / "aorta.yaml"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+    return path
+
+
+def run(home: Path, cluster: Path, bench: Path, *words: str) -> Done:
+    files = (f"--cluster_file={cluster}", f"--config_file={bench}")
+    return run_cvs("run", "test_aorta", *files, *words, cwd=home)
+
+
+def folder_of(home: Path) -> RunFolder:
+    return newest_run_folder(home / "cvs_runs", "test_aorta")
+
+
+# --- the whole job ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launcher", ["torchrun"])
+def test_the_main_job(
+    lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, launcher: str
+) -> None:
+    for node in lab.nodes[:2]:
+        shutil.copytree(PACKAGE / "workloads" / "aorta", node.root / AORTA.lstrip("/"))
+        own(node)
+    bench = benchmark_file(
+        tmp_path,
+        torch_image,
+        accelerator="none",
+        environment="{GLOO_SOCKET_IFNAME: eth0}",
+        multi_node=f"{{master_launch_mode: {launcher}}}",
+        timeout_seconds="300",
+    )
+    done = run(tmp_path, cluster_file(), bench)
+    assert done.returncode == 0, done.stdout
+    assert "verdict: good" in done.stdout
+    assert "rank 0 | step 0: loss" in done.stdout
+    report = report_of(folder_of(tmp_path).path)
+    ranks = report["per_rank_summary"]
+    assert isinstance(ranks, list)
+    assert [(row["rank"], row["node"], row["quality"]["status"]) for row in ranks] == [
+        (rank, rank // 2, "complete") for rank in range(4)
+    ]
+    manifest = folder_of(tmp_path).load_manifest()
+    for result in manifest.run.nodes:
+        assert {"torch", "python", "kernel", "image"} <= result.facts.keys()
+        assert (result.exit_code, result.left_running, result.error) == (0, (), None)
+    for node in lab.nodes[:2]:
+        rooted = node.run("find", AORTA, "-user", "0").stdout
+        assert rooted == "", "given back to the login user"
+
+
+def test_what_the_container_is_like(
+    lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    nodes = lab4.nodes[:4]
+    lay_out(nodes, TELLS)
+    cluster = cluster_file(4, env_vars={"HOW_MANY": "4"})
+    text = json.loads(cluster.read_text())
+    last = nodes[3].address
+    text["node_dict"][last]["env_vars"] = {"PER_NODE": "last"}
+    cluster.write_text(json.dumps(text))
+    bench = benchmark_file(
+        tmp_path, tiny_image, environment="{PATH: '/mnt/bin:/bin:/usr/bin', EXTRA: \"it's $HOME\"}"
+    )
+    done = run(tmp_path, cluster, bench, "-k", "run_benchmark")
+    assert done.returncode == 0, done.stdout
+    folder = folder_of(tmp_path)
+    for rank, node in enumerate(nodes):
+        said = dict(line.split(": ", 1) for line in folder.node_log(rank).read_text().splitlines())
+        assert (
+            f"--nnodes=4 --node_rank={rank} --nproc_per_node=2 --master_addr={nodes[0].address}"
+            in said["words"]
+        )
+        assert said["who"] == "uid=0(root) gid=0(root) groups=0(root),44(video),105(render)"
+        assert said["gpu"].startswith("0 card0 card1 renderD128 renderD129")
+        assert said["place"] == f"/mnt {node.name} seccomp Seccomp:0"
+        assert said["variables"].split() == ["it's", "$HOME", "4", *(["last"] if rank == 3 else [])]
+        assert node.run("stat", "-c", "%U", f"{AORTA}/artifacts/torch_profiler").stdout == "cvs\n"
+    assert len({file.path for file in folder.load_manifest().run.files}) == 4
+
+
+# --- when something goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_node_that_fails_stops_the_others(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(lab.nodes[:1], TRAINS_FOR_EVER)
+    lay_out(lab.nodes[1:2], "#!/bin/sh\necho 'OSError: no such rail' >&2\nexit 3\n")
+    done = run(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image))
+    assert done.returncode == 1
+    failure = folder_of(tmp_path).load_manifest().run.failure
+    assert failure is not None
+    address = lab.nodes[1].address
+    assert failure.reason.startswith(
+        f"{address} (node rank 1) ended first, with exit code 3: OSError: no such rail"
+    )
+    ends = {node.node_rank: node.exit_code for node in folder_of(tmp_path).load_manifest().run.nodes}
+    assert ends == {0: -15, 1: 3}
+
+
+def test_a_dropped_connection_loses_no_line(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(lab.nodes[:2], TALKS)
+    with started(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image)) as process:
+        for _ in range(3):
+            wait_for_line(process, "line ")
+            faults.drop_sessions(lab.nodes[0])
+            time.sleep(0.5)
+        output, _ = process.communicate(timeout=120)
+    manifest = folder_of(tmp_path).load_manifest()
+    assert manifest.run.status.value == "completed", output
+    lines = [f"[default0]:line {number}" for number in range(1, 41)]
+    assert folder_of(tmp_path).node_log(0).read_text().splitlines() == lines
+
+
+def test_ctrl_c_stops_everything(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(lab.nodes[:2], TRAINS_FOR_EVER)
+    cluster, bench = cluster_file(), benchmark_file(tmp_path, tiny_image)
+    with started(tmp_path, cluster, bench) as process:
+        wait_for_line(process, "trains")
+        second = run(tmp_path, cluster, bench)
+        assert f"in use by run {folder_of(tmp_path).run_id} of " in second.stdout
+        assert second.returncode == 1
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "interrupted, and stopped on all nodes" in output
+    # That nothing is left on the nodes, the fixture `clean_nodes` looks after.
+
+
+def test_the_others_go_on_where_a_container_is_killed_and_are_stopped(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(lab.nodes[:2], TRAINS_FOR_EVER)
+    with started(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image)) as process:
+        wait_for_line(process, "trains")
+        lab.nodes[1].run("sh", "-c", "docker kill $(docker ps -q)")
+        process.communicate(timeout=120)
+    run_result = folder_of(tmp_path).load_manifest().run
+    assert {node.node_rank: node.exit_code for node in run_result.nodes} == {0: -15, 1: -9}
+    assert run_result.failure is not None
+    assert run_result.failure.reason.startswith(
+        f"{lab.nodes[1].address} (node rank 1) lost its launcher to signal 9"
+    )
+
+
+@contextmanager
+def started(home: Path, cluster: Path, bench: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cvs.cli", "run", "test_aorta"),
+            *(f"--cluster_file={cluster}", f"--config_file={bench}"),
+        ],
+        cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    assert any(text in line for line in process.stdout), f"no line had {text!r}"
+
+
+# --- what is told before anything starts ------------------------------------------------------------------
+
+
+Spoil = Callable[[Lab, dict[str, str]], object]
+
+
+def stop_docker(lab: Lab, _keys: dict[str, str]) -> None:
+    faults.stop_dockerd(lab.nodes[1])
+
+
+def remove_script(lab: Lab, _keys: dict[str, str]) -> None:
+    lab.nodes[1].run("rm", f"{AORTA}/train.py")
+
+
+def ask_for(**keys: str) -> Spoil:
+    return lambda _lab, asked: asked.update(keys)
+
+
+NO_IMAGE = "cvs-lab/none"
+MISSING: dict[str, tuple[Spoil, str]] = {
+    "daemon": (stop_docker, "is it running? (systemctl status docker)"),
+    "image": (
+        ask_for(docker=f"{{image: '{NO_IMAGE}', pull: never}}"),
+        f"no image {NO_IMAGE}, and docker.pull is never",
+    ),
+    "registry": (ask_for(docker=f"{{image: '{NO_IMAGE}'}}"), f"cannot pull {NO_IMAGE}"),
+    "workload": (ask_for(aorta_path=f"{WORK}/none"), f"aorta_path {WORK}/none: no such folder on the node"),
+    "script": (remove_script, f"train.py: not found below aorta_path {AORTA}"),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_is_missing_on_a_node_is_named(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, missing: str
+) -> None:
+    spoil, says = MISSING[missing]
+    lay_out(lab.nodes[:2], TALKS)
+    keys: dict[str, str] = {}
+    spoil(lab, keys)
+    done = run(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image, **keys), "-k", "run_benchmark")
+    assert done.returncode == 1
+    assert says in done.stdout
+    assert f"{lab.nodes[1].address}: " in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_user_without_rights_for_docker_is_told_how_to_get_them(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(lab.nodes[:2], TALKS)
+    bench = benchmark_file(tmp_path, tiny_image, aorta_path="/shared")
+    done = run(tmp_path, cluster_file(username=NO_DOCKER.name), bench, "-k", "run_benchmark")
+    assert done.returncode == 1
+    for node in lab.nodes[:2]:
+        assert (
+            f"{node.address}: Docker cannot list containers: the login user may not use it;"
+            " an administrator can: sudo usermod -aG docker USER" in done.stdout
+        )
+
+
+# --- plain processes on other machines --------------------------------------------------------------------
+
+
+def test_plain_processes_over_ssh(lab: Lab, cluster_file: ClusterFile, tmp_path: Path) -> None:
+    lay_out(lab.nodes[:2], TALKS)
+    python = f"{AORTA}/bin/python"
+    for node in lab.nodes[:2]:
+        # torchrun is this interpreter's module here; the same script stands in for both.
+        path = node.root / python.lstrip("/")
+        path.write_text(INTERPRETER)
+        path.chmod(0o755)
+        own(node)
+    bench = benchmark_file(tmp_path, "none", runtime="process", accelerator="none", environment="{}")
+    done = run(tmp_path, cluster_file(env_vars={"TORCH_PYTHON": python}), bench, "-k", "run_benchmark")
+    assert done.returncode == 0, done.stdout
+    lines = [f"[default0]:line {number}" for number in range(1, 41)]
+    for rank in (0, 1):
+        assert folder_of(tmp_path).node_log(rank).read_text().splitlines() == lines

@@ -1,0 +1,1 @@
+"""A cluster on one machine: nodes with their own address, disk, sshd and Docker Engine. See README.md."""

@@ -1,0 +1,367 @@
+"""The page of what goes wrong against the code: what cvs says stands there, word by word."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import (
+    PACKAGE,
+    REPOSITORY,
+    SAVED_FAILURES,
+    Files,
+    SaveRun,
+    holder,
+    run_cvs,
+    saved_trails,
+    torchrun_summary,
+)
+from cvs.errors import CvsError, NodeInUse, RunError, TransportError
+from cvs.failure import NodeTrail, RankTrail, first_failure
+from cvs.hang import RankStack
+from cvs.models import Failure, RunResult, RunStatus
+from cvs.parsers.torch_trace import TorchTraceParser
+from cvs.pipeline import measure
+from cvs.run_folder import RunFolder, new_run_folder
+from cvs.runners._node_log import gap
+from cvs.runners._stall import failure_of
+from cvs.runners.aorta import AortaRunner
+from cvs.runtime.base import rank_stacks
+from cvs.runtime.process import find_torch_python
+from cvs.thresholds import check_evidence
+from cvs.transport.local import LocalTransport
+
+DOCS = REPOSITORY / "docs"
+STACKS = Path(__file__).parents[2] / "data" / "stacks"
+RUN_ID = "20261130T080104.631Z-c04272"
+
+VARIES = {
+    r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}": "RUN",
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00": "TIME",
+    r"(?<![^\s=])[/…][\w/….+-]+": "PATH",
+    r"of \w+@[\w.-]+": "of USER@HOST",
+    r"left on [\w.-]+ is": "left on HOST is",
+    r"\d+(?=( s|ms| seconds| bytes| MiB)\b)": "N",
+    r"(?<=a run needs )\d+": "N",
+    r"\b(port:?|Process|127\.0\.0\.1,|train\.py:)( ?)\d+": r"\1\2N",
+}
+"""What is another in each run."""
+
+
+def plain(text: str) -> str:
+    """The text on one line, and without what varies."""
+    text = " ".join(text.split())
+    for pattern, name in VARIES.items():
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def shown(page: str) -> list[str]:
+    """What stands in the blocks of text of a page, one string for each message."""
+    text = (DOCS / page).read_text("utf-8")
+    blocks = re.findall(r"^\.\. code-block:: text\n\n((?:   .*\n|\n)+)", text, re.MULTILINE)
+    return [message for block in blocks for message in re.split(r"\n\n|\n   (?! )", block.strip())]
+
+
+MESSAGES = [plain(message) for message in shown("how-to/trouble.rst")]
+
+
+def stands(text: str) -> bool:
+    """Whether the page shows this, alone or as a part of a message."""
+    return any(plain(text) in message for message in MESSAGES)
+
+
+def assert_stands(text: str) -> None:
+    assert stands(text), f"not on the page: {plain(text)}"
+
+
+# --- who failed first -------------------------------------------------------------------------------------
+
+
+def reason_of(trails: list[NodeTrail]) -> str:
+    found = first_failure(trails)
+    assert found is not None
+    return found.reason
+
+
+ANOTHER_A = "forced"
+"""A rank that raises, as in A; the case is there for what torchrun did to the other."""
+SAVED = sorted({path.name for path in SAVED_FAILURES.iterdir() if path.is_dir()} - {ANOTHER_A})
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_the_first_failure_of_each_saved_job(case: str) -> None:
+    assert_stands(reason_of(saved_trails(case)))
+
+
+def test_a_rank_that_ends_with_a_code() -> None:
+    stderr = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --foo\n"
+    rank = RankTrail(0, 0, stderr=stderr)
+    assert_stands(
+        reason_of([NodeTrail(0, "node-0", 1, 3.0, output=torchrun_summary((0, 2, 70)), ranks=(rank,))])
+    )
+
+
+def test_the_sentences_of_the_explanation_are_those_of_the_page() -> None:
+    sentences = [line for line in shown("explanation/stopping.rst") if "(node rank" in line]
+    assert len(sentences) == 8
+    for sentence in sentences:
+        assert_stands(sentence.removesuffix("…"))
+
+
+# --- where the ranks stand --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return new_run_folder(tmp_path / "cvs_runs", "test_aorta")
+
+
+def told_of(stacks: list[RankStack], files: Files, folder: RunFolder) -> Failure:
+    """What is said of a job that stands still, with two ranks on each of two nodes."""
+    runner = AortaRunner(*files.load())
+    runner._make_nodes(folder)
+    first, second = runner._nodes
+    return failure_of({first: stacks[:2], second: stacks[2:]}, 30)
+
+
+def test_where_the_ranks_of_a_job_stand_that_hangs(files: Files, folder: RunFolder) -> None:
+    failure = told_of(rank_stacks((STACKS / "ddp.json").read_text()), files, folder)
+    assert failure.ranks == (3,)
+    assert_stands(failure.reason)
+
+
+def test_that_there_is_no_py_spy(files: Files, folder: RunFolder) -> None:
+    environment = {**os.environ, "CVS_RUN_ID": RUN_ID, "RANK": "0"}
+    look = [sys.executable, str(PACKAGE / "runtime" / "_stacks.py"), RUN_ID, "1", "/no/py-spy"]
+    with subprocess.Popen(["sleep", "60"], env=environment) as rank:
+        try:
+            done = subprocess.run(look, capture_output=True, text=True, timeout=30, check=True)
+        finally:
+            rank.kill()
+    assert_stands(told_of(rank_stacks(done.stdout), files, folder).reason)
+
+
+# --- runs, without PyTorch --------------------------------------------------------------------------------
+
+STAND_IN = """\
+#!/bin/sh
+[ "$1" = -c ] && exec echo '{}'
+"""
+"""Answers what cvs asks the job's interpreter before the start; a script follows in torchrun's place."""
+
+
+def stand_in(home: Path, script: str) -> str:
+    python = home / "python3"
+    python.write_text(f"{STAND_IN}{script}\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+class Run:
+    """Runs of a job that is a script, on the nodes of one folder."""
+
+    def __init__(self, home: Path, files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = home
+        self.files = files
+        self.folder = folder
+        self.said: list[str] = []
+        self._environment = monkeypatch
+
+    def __call__(self, script: str, *, wait: float = 0, **limits: float) -> RunResult:
+        self._environment.setenv("TORCH_PYTHON", stand_in(self.home, script))
+        runner = AortaRunner(
+            *self.files.load(),
+            console=self.said.append,
+            adjust=lambda plan: plan.model_copy(update={"limits": plan.limits.model_copy(update=limits)}),
+        )
+        return runner.execute(self.folder, wait=wait)
+
+    def lines(self, words: str) -> list[str]:
+        """The lines on the console that have these words."""
+        return [line for line in self.said if words in line]
+
+    def aorta(self, node: str) -> Path:
+        return self.folder.nodes_dir / node / "aorta"
+
+
+@pytest.fixture
+def run(tmp_path: Path, files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, files, folder, monkeypatch)
+
+
+def why(result: RunResult) -> str:
+    assert result.failure is not None
+    return result.failure.reason
+
+
+PORT_IS_TAKEN = """\
+for word; do case $word in --master_port=*) port=${word#*=};; esac; done
+echo "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network" \\
+    "address. port: $port, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+exit 1
+"""
+
+
+def test_a_port_that_is_taken_twice(run: Run) -> None:
+    reason = why(run(PORT_IS_TAKEN))
+    assert reason.count("port") == 3
+    assert_stands(reason)
+    [told] = run.lines("was started again")
+    assert_stands(told)
+
+
+ONE_IS_LEFT = 'case "$*" in *--node_rank=0*) exit {code};; esac; exec sleep 60'
+
+
+def test_nodes_that_do_not_end_by_themselves(run: Run) -> None:
+    reason = why(run(ONE_IS_LEFT.format(code=3), grace=0))
+    assert reason.startswith("node-0 (node rank 0) ended first, with exit code 3; ")
+    assert_stands(reason.partition("; ")[2])
+
+
+def test_nodes_that_do_not_end_though_others_ended_well(run: Run) -> None:
+    assert_stands(why(run(ONE_IS_LEFT.format(code=0), after_first_end=0)))
+
+
+def test_a_job_that_stands_still(run: Run) -> None:
+    result = run("echo '[default0]:one'; exec sleep 60", stall=1)
+    assert result.status is RunStatus.FAILED
+    [told] = run.lines("no line and no step")
+    assert_stands(told)
+
+
+def test_the_time_limit(run: Run) -> None:
+    result = run("exec sleep 60", total=3)
+    assert result.status is RunStatus.TIMEOUT
+    assert_stands(why(result))
+
+
+def test_ctrl_c(tmp_path: Path, files: Files) -> None:
+    interrupts = 'case "$*" in *--node_rank=0*) kill -INT $PPID;; esac; exec sleep 60'
+    python = stand_in(tmp_path, interrupts)
+    done = run_cvs("run", "test_aorta", *files.options, cwd=tmp_path, TORCH_PYTHON=python)
+    assert done.returncode == 2
+    [told] = [line for line in done.stdout.splitlines() if line.startswith("cvs | interrupted")]
+    assert_stands(told)
+    [reason] = re.findall(r"^evidence: run \S+ did not end well \(failed\): (.*)$", done.stdout, re.MULTILINE)
+    assert_stands(reason)
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "other"])
+def test_what_a_killed_cvs_left(host: str, run: Run) -> None:
+    lock = run.aorta("node-0") / ".cvs" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(holder(RUN_ID, host).model_dump_json())
+    run("exit 0")
+    [told] = run.lines("did not end")
+    assert_stands(told)
+
+
+def test_nodes_that_another_run_holds(run: Run) -> None:
+    other = LocalTransport("other")
+    for node in ("node-0", "node-1"):
+        other.hold(str(run.aorta(node)), holder(RUN_ID))
+    with pytest.raises(NodeInUse) as refused:
+        run("exit 0", wait=0.2)
+    other.close()
+    assert_stands(str(refused.value))
+    first = run.lines("waiting until")[0].partition(f"run {RUN_ID}")[0]
+    assert_stands(f"{first}run")
+
+
+# --- the machine ------------------------------------------------------------------------------------------
+
+
+def test_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cvs.run_folder.LEAST_FREE_BYTES", 1 << 60)
+    with pytest.raises(RunError) as refused:
+        new_run_folder(tmp_path / "cvs_runs", "test_aorta")
+    assert_stands(str(refused.value))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "cvs_runs").touch()
+    with pytest.raises(RunError) as refused:
+        new_run_folder(tmp_path / "cvs_runs", "test_aorta")
+    words = {number: os.strerror(number) for number in (errno.ENOTDIR, errno.EROFS)}
+    assert_stands(str(refused.value).replace(words[errno.ENOTDIR], words[errno.EROFS]))
+
+
+def test_a_log_that_cannot_be_written(run: Run) -> None:
+    run.folder.node_log(0).symlink_to("/dev/full")
+    result = run("echo one; exec sleep 60")
+    assert result.nodes[0].error is not None
+    assert_stands(result.nodes[0].error)
+
+
+def test_files_for_which_there_is_no_room(tmp_path: Path) -> None:
+    paths = [f"torchrun/…/attempt_0/{rank}/stdout.log" for rank in (1, 0)]
+    for path in paths:
+        for home in ("node", "here"):
+            (tmp_path / home / path).parent.mkdir(parents=True)
+        (tmp_path / "node" / path).write_text("a line\n")
+        (tmp_path / "here" / path).symlink_to("/dev/full")
+    with pytest.raises(TransportError) as failed:
+        LocalTransport("node-0").fetch(str(tmp_path / "node"), paths, tmp_path / "here", timeout=30)
+    assert_stands(str(failed.value))
+
+
+def test_too_much_output(run: Run) -> None:
+    line = "x" * 9999
+    run(f'case "$*" in *--node_rank=0*) yes {line} | head -n 3500;; esac')
+    [told] = run.lines("too much output")
+    assert_stands(told)
+    assert_stands(gap(1).decode())
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_no_pytorch(there: bool, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    if there:
+        python.write_text("#!/bin/sh\nexit 1\n")
+        python.chmod(0o755)
+    with pytest.raises(CvsError) as refused:
+        find_torch_python({"TORCH_PYTHON": str(python)})
+    assert_stands(str(refused.value))
+
+
+# --- traces -----------------------------------------------------------------------------------------------
+
+
+def flaws(folder: RunFolder) -> list[str]:
+    return [violation.message for violation in check_evidence(measure(folder, TorchTraceParser()))]
+
+
+def assert_all_stand(messages: list[str], *begins: str) -> None:
+    assert [next(filter(message.startswith, begins), message) for message in messages] == list(begins)
+    for message in messages:
+        assert_stands(message)
+
+
+def test_a_run_that_has_not_ended(save_run: SaveRun) -> None:
+    assert_all_stand(flaws(save_run(RunStatus.RUNNING)), "run ")
+
+
+def test_a_trace_that_is_missing(save_run: SaveRun) -> None:
+    assert_all_stand(flaws(save_run(without=("rank3",))), "3 of 4")
+
+
+def test_no_trace_at_all(save_run: SaveRun) -> None:
+    folder = save_run(RunStatus.FAILED, Failure(reason="interrupted before its end"), without=("artifacts",))
+    assert_all_stand(flaws(folder)[1:], "no trace", "0 of 4")
+
+
+def test_no_gpu_events(save_run: SaveRun) -> None:
+    folder = save_run()
+    manifest = folder.load_manifest()
+    declared = manifest.run.model_copy(update={"accelerator": "rocm"})
+    folder.save_manifest(manifest.model_copy(update={"run": declared}))
+    assert_all_stand(flaws(folder), "accelerator is rocm")
