@@ -2,7 +2,7 @@
 # make test   every check
 # make test-all   every check, with the whole tables of faults
 # make test-lab   on nodes with real sshd and Docker Engines, on this machine; needs root, installs what is missing
-# Both make .venv where it is missing and install what they need; a second call installs nothing.
+# All make .venv where it is missing and install what they need; a second call installs nothing.
 
 PYTHON   ?= python3
 RUNS_DIR ?= cvs_runs
@@ -15,7 +15,7 @@ TORCH     := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 WITH_TORCH := $(if $(TORCH_PYTHON),,$(VENV)/.torch)
 
-.PHONY: demo test test-all test-lab lint types imports docs clean
+.PHONY: demo test test-all test-lab sshd lint types imports docs clean
 
 demo: $(VENV)/.core $(WITH_TORCH)
 	@$(BIN)/cvs run test_aorta \
@@ -23,15 +23,18 @@ demo: $(VENV)/.core $(WITH_TORCH)
 		--config_file cvs/input/config_file/aorta/aorta_local.yaml \
 		--runs_dir '$(RUNS_DIR)' --training_overrides '$(OVERRIDES)'
 
-test: lint types imports docs $(WITH_TORCH)
+test: lint types imports docs sshd $(WITH_TORCH)
 	$(BIN)/pytest
 
-test-all: lint types imports docs $(WITH_TORCH)
+test-all: lint types imports docs sshd $(WITH_TORCH)
 	$(BIN)/pytest -m '(full or not full) and not lab'
 
 test-lab: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install
 	PIP_EXTRA_INDEX_URL="$$PIP_EXTRA_INDEX_URL $(TORCH_CPU)" PIP_RETRIES=1 $(BIN)/pytest -m lab
+
+sshd: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m lab install openssh-client openssh-server
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

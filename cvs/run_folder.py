@@ -109,12 +109,17 @@ class RunFolder:
     def _reserve(self) -> Path:
         return self.path / ".reserve"
 
+    @property
+    def free_bytes(self) -> int:
+        """Free room on the disk that the folder lies on."""
+        return shutil.disk_usage(self.path).free
+
     def reserve(self) -> None:
         """Set room aside for what is written at the end.
 
         Raises: RunError: there is too little for a run.
         """
-        free = shutil.disk_usage(self.path).free
+        free = self.free_bytes
         if free < LEAST_FREE_BYTES:
             raise RunError(
                 f"{self.path.parent}: only {free >> 20} MiB are free there, and a run needs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -54,6 +55,12 @@ def _override_key(key: str) -> str:
     return key
 
 
+def _size(text: str) -> str:
+    if not re.fullmatch(r"\d+[bkmgBKMG]?", text):
+        raise ValueError(f"{text!r} is no size (a whole number, and b, k, m or g for its unit)")
+    return text
+
+
 def _volume(text: str) -> str:
     folders, options = text.split(":")[:2], text.split(":")[2:]
     if len(folders) < 2 or not all(folder.startswith("/") for folder in folders) or options[1:]:
@@ -71,7 +78,7 @@ class Docker(_AortaModel):
 
     image: Name = "jeffdaily/pytorch:torchrec-dlrm-complete"
     container_name: Name = "aorta-benchmark"
-    shm_size: Name = "17G"
+    shm_size: Annotated[Name, AfterValidator(_size)] = "17G"
     network_mode: Name = "host"
     privileged: Switch = True
     pull: Literal["missing", "always", "never"] = "missing"

@@ -253,7 +253,10 @@ class BaseRunner(ABC):
             self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
         if errors := self._errors():
             raise RunError(f"set-up failed: {errors}")
-        found = self.examine(self._nodes[0])
+        found = [
+            *(text for node in self._nodes for text in node.runtime.warnings),
+            *self.examine(self._nodes[0]),
+        ]
         self._warnings += [warning for warning in found if warning not in self._warnings]
 
     def examine(self, _head: RunNode) -> list[str]:

@@ -241,11 +241,21 @@ class RunNode:
         limit, root = self.job.limits.transfer, self.plan.aorta_path
         now = listing(self.transport, root, timeout=limit)
         into = self.folder.node_traces(self.plan.node_rank)
+        paths = now.new_since(before)
+        self._check_room(sum(int(now.files[path][0]) for path in paths))
         self.files, problems = bring_home(
-            self.transport, root, now.new_since(before), into, self.plan.node_rank, timeout=limit
+            self.transport, root, paths, into, self.plan.node_rank, timeout=limit
         )
         for problem in problems:
             self.note(TransportError(problem))
+
+    def _check_room(self, needed: int) -> None:
+        free = self.folder.free_bytes
+        if needed > free:
+            raise TransportError(
+                f"{self.name}: its {needed >> 20} MiB of traces do not fit: {free >> 20} MiB are free at"
+                f" {self.folder.path}; they stay on the node, below {self.plan.aorta_path}"
+            )
 
     def teardown(self) -> None:
         """Take away what was made, and let go of the node; what comes after that clears up after itself."""

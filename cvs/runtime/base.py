@@ -19,6 +19,8 @@ class Runtime(ABC):
     def __init__(self, plan: NodePlan, transport: Transport) -> None:
         self.plan = plan
         self.transport = transport
+        self.warnings: list[str] = []
+        """What works on the node, but perhaps not as meant."""
 
     @abstractmethod
     def hold(self, holder: Holder) -> str | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.resources
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
 import orjson
 from docker.types import DeviceRequest, Ulimit
+from docker.utils import parse_bytes
 
 import cvs
 from cvs.errors import EnvironmentFault, NodeInUse, RunError
@@ -26,6 +27,7 @@ HOLDER = "cvs.holder"
 """Label with the run that a container is of."""
 PULLS = 32
 """Images that are loaded at the same time, over all nodes."""
+PROGRESS_SECONDS = 5
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 _pulling = threading.BoundedSemaphore(PULLS)
 
@@ -67,6 +69,7 @@ class DockerRuntime(Runtime):
         """See `Runtime.prepare`."""
         deadline = time.monotonic() + timeout
         self._check_files()
+        self._check_shared_memory()
         self._provide_image(deadline)
         self._start_container()
         self._yield_to_earlier()
@@ -81,6 +84,18 @@ class DockerRuntime(Runtime):
             raise RunError(f"{self.plan.node}: aorta_path {path}: no such folder on the node")
         if names := found.stdout.split("\n")[:-1]:
             raise RunError(f"{self.plan.node}: {', '.join(names)}: not found below aorta_path {path}")
+
+    def _check_shared_memory(self) -> None:
+        """With the host's IPC the container has the host's /dev/shm, whatever its own size would be."""
+        plan = self._container
+        found = self.transport.run(["df", "-B1", "--output=size", "/dev/shm"], timeout=30)
+        has, wants = found.stdout.split()[-1:], parse_bytes(plan.shm_size)
+        if plan.ipc_mode == "host" and has and has[0].isdecimal() and int(has[0]) < wants:
+            self.warnings.append(
+                f"{self.plan.node}: /dev/shm holds {int(has[0]) / 2**30:.0f} GiB, less than docker.shm_size"
+                f" ({plan.shm_size}), which has no effect with the host's IPC; on the node:"
+                f" mount -o remount,size={plan.shm_size} /dev/shm"
+            )
 
     def _provide_image(self, deadline: float) -> None:
         plan, node = self._container, self.plan.node
@@ -107,14 +122,14 @@ class DockerRuntime(Runtime):
         name, node = self._container.image, self.plan.node
         with _pulling:
             self._say(f"{node} | cvs: pulling {name}")
-            seconds = deadline - time.monotonic()
-            events = self._engine.ask(
+            progress = PullProgress(lambda told: self._say(f"{node} | cvs: {told}"))
+            self._engine.ask(
                 f"pull {name}",
-                lambda client: list(client.pull(name, stream=True, decode=True)),
-                seconds=seconds,
+                lambda client: progress.follow(client.pull(name, stream=True, decode=True)),
+                seconds=deadline - time.monotonic(),
             )
-        if error := next((event["error"] for event in events if "error" in event), None):
-            raise RunError(f"{node}: cannot pull {name}: {error}")
+        if progress.error:
+            raise RunError(f"{node}: cannot pull {name}: {progress.error}")
 
     def _start_container(self) -> None:
         plan = self._container
@@ -272,6 +287,28 @@ class DockerRuntime(Runtime):
     def _demand(self, result: CommandResult, complaint: str) -> None:
         if result.exit_code:
             raise RunError(f"{self.plan.node}: {complaint}: {result.stderr.strip()}")
+
+
+class PullProgress:
+    """How far a pull is, told now and then."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.error: str | None = None
+        self._say = say
+        self._layers: dict[str, tuple[int, int]] = {}
+        self._told = time.monotonic()
+
+    def follow(self, events: Iterable[dict[str, Any]]) -> None:
+        """Read the engine's events to their end."""
+        for event in events:
+            self.error = event.get("error", self.error)
+            detail = event.get("progressDetail") or {}
+            if event.get("status") == "Downloading" and "total" in detail:
+                self._layers[event["id"]] = (detail["current"], detail["total"])
+            if self._layers and time.monotonic() - self._told > PROGRESS_SECONDS:
+                self._told = time.monotonic()
+                done, total = (sum(part) / 1e6 for part in zip(*self._layers.values(), strict=True))
+                self._say(f"pulled {done:.0f} of {total:.0f} MB so far")
 
 
 def _holder(container: dict[str, Any]) -> Holder | None:

@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
 def _do(lab: Lab, arguments: argparse.Namespace) -> None:
     match arguments.command:
         case "install":
-            install_missing()
+            install_missing(arguments.packages)
         case "up":
             with lab.held():
                 lab.up(arguments.nodes)
@@ -62,7 +62,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m lab", description=f"Nodes on this machine, in {lab_folder()} (CVS_LAB); needs root."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("install", help="install the Debian packages that are missing; starts no service")
+    install = commands.add_parser(
+        "install", help="install the Debian packages that are missing; starts no service"
+    )
+    install.add_argument("packages", nargs="*", metavar="PACKAGE", help="of these only")
     up = commands.add_parser("up", help="bring up nodes, or as many more as are wanted")
     up.add_argument("--nodes", type=int, default=2, metavar="N")
     up.add_argument("--image", action="append", choices=NAMES, default=[], help="may be repeated")

@@ -52,7 +52,7 @@ class Lab:
         """Accepted by no node."""
         self.known_hosts = self.home / ".ssh/known_hosts"
         self.ssh_config = self.home / ".ssh/config"
-        self._images_folder = self.folder / "images"
+        self.images_folder = self.folder / "images"
 
     @property
     def nodes(self) -> list[Node]:
@@ -133,7 +133,7 @@ class Lab:
 
         Returns: its tag.
         """
-        image = images.build(name, self._images_folder)
+        image = images.build(name, self.images_folder)
         side_by_side(lambda node: node.load(image), self.nodes[:count])
         return image.tag
 
@@ -166,7 +166,7 @@ class Lab:
         for path in (self.folder / "nodes", self.shared, self.home, self._password_file):
             remove_tree(path)
         if purge:
-            remove_tree(self._images_folder)
+            remove_tree(self.images_folder)
 
     def cluster(self, count: int) -> dict[str, Any]:
         """A cluster file of the first `count` nodes."""

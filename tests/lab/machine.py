@@ -128,21 +128,22 @@ def check() -> None:
         raise LabError("/sys/fs/cgroup: no cgroups are mounted there, without which dockerd does not start")
 
 
-def missing_packages() -> list[str]:
-    """Debian packages of which a command is not here."""
+def missing_packages(among: Iterable[str] = ()) -> list[str]:
+    """Debian packages of which a command is not here: of these, or of all that the lab needs."""
+    wanted = {package: PACKAGES.get(package, [package]) for package in among} or PACKAGES
     return [
         package
-        for package, commands in PACKAGES.items()
+        for package, commands in wanted.items()
         if not all(shutil.which(command, path=_ENVIRONMENT["PATH"]) for command in commands)
     ]
 
 
-def install_missing() -> None:
-    """Install what is missing, with apt; no service is started.
+def install_missing(among: Iterable[str] = ()) -> None:
+    """Install what is missing of these packages, else of all that the lab needs, with apt; starts no service.
 
     Raises: LabError: it cannot be installed from here; names what is missing.
     """
-    missing = missing_packages()
+    missing = missing_packages(among)
     if not missing:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):

@@ -97,7 +97,7 @@ def lay_out(root: Path, *, name: str, hosts: str, public_key: str, password_hash
     _write_users(root, public_key, password_hash)
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", root / HOST_KEY)
     if lacks_capabilities():
-        _put_before_runc(root / RUNC_FOLDER.lstrip("/"))
+        put_before_runc(root / RUNC_FOLDER.lstrip("/"), seen_as=RUNC_FOLDER)
     made.write_text(recipe)
 
 
@@ -180,8 +180,8 @@ def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _put_before_runc(folder: Path) -> None:
+def put_before_runc(folder: Path, *, seen_as: str) -> None:
     """Where root lacks capabilities, runc refuses what asks for them: have that taken out before."""
     runc = shutil.which("runc", path=PATH)
-    write(folder / "runc", _RUNC.format(folder=RUNC_FOLDER, runc=runc), 0o755)
+    write(folder / "runc", _RUNC.format(folder=seen_as, runc=runc), 0o755)
     shutil.copy(Path(__file__).with_name("fit_spec.py"), folder)

@@ -108,11 +108,11 @@ def folder_of(home: Path) -> RunFolder:
 # --- the whole job ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", ["torchrun"])
+@pytest.mark.parametrize(("launcher", "nodes"), [("torchrun", 2), ("script", 1)])
 def test_the_main_job(
-    lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, launcher: str
+    lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, launcher: str, nodes: int
 ) -> None:
-    for node in lab.nodes[:2]:
+    for node in lab.nodes[:nodes]:
         shutil.copytree(PACKAGE / "workloads" / "aorta", node.root / AORTA.lstrip("/"))
         own(node)
     bench = benchmark_file(
@@ -123,7 +123,7 @@ def test_the_main_job(
         multi_node=f"{{master_launch_mode: {launcher}}}",
         timeout_seconds="300",
     )
-    done = run(tmp_path, cluster_file(), bench)
+    done = run(tmp_path, cluster_file(nodes), bench)
     assert done.returncode == 0, done.stdout
     assert "verdict: good" in done.stdout
     assert "rank 0 | step 0: loss" in done.stdout
@@ -131,13 +131,13 @@ def test_the_main_job(
     ranks = report["per_rank_summary"]
     assert isinstance(ranks, list)
     assert [(row["rank"], row["node"], row["quality"]["status"]) for row in ranks] == [
-        (rank, rank // 2, "complete") for rank in range(4)
+        (rank, rank // 2, "complete") for rank in range(2 * nodes)
     ]
     manifest = folder_of(tmp_path).load_manifest()
     for result in manifest.run.nodes:
         assert {"torch", "python", "kernel", "image"} <= result.facts.keys()
         assert (result.exit_code, result.left_running, result.error) == (0, (), None)
-    for node in lab.nodes[:2]:
+    for node in lab.nodes[:nodes]:
         rooted = node.run("find", AORTA, "-user", "0").stdout
         assert rooted == "", "given back to the login user"
 
