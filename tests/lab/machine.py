@@ -18,6 +18,7 @@ R = TypeVar("R")
 
 PACKAGES = {
     "busybox-static": ["busybox"],
+    "docker-registry": ["docker-registry"],
     "docker.io": ["docker", "dockerd", "containerd", "runc"],
     "iproute2": ["ip", "tc"],
     "iptables": ["iptables"],

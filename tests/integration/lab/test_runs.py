@@ -20,6 +20,7 @@ from cvs.run_folder import RunFolder, newest_run_folder
 from lab import faults
 from lab.cluster import Lab
 from lab.faults import WORK
+from lab.machine import wait_for
 from lab.node import Node
 from lab.root_folder import CVS, NO_DOCKER
 
@@ -341,3 +342,66 @@ def test_plain_processes_over_ssh(lab: Lab, cluster_file: ClusterFile, tmp_path:
     lines = [f"[default0]:line {number}" for number in range(1, 41)]
     for rank in (0, 1):
         assert folder_of(tmp_path).node_log(rank).read_text().splitlines() == lines
+
+
+# --- images -----------------------------------------------------------------------------------------------
+
+REGISTRY = f"""\
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {WORK}/registry}}}}
+http: {{addr: 127.0.0.1:5000}}
+"""
+PULLED = "localhost:5000/tiny"
+
+
+@pytest.fixture
+def registry(lab: Lab, tiny_image: str) -> Iterator[Node]:
+    """A node with a registry of its own, which has the image `tiny` under another name."""
+    node = lab.nodes[0]
+    config = node.root / WORK.lstrip("/") / "registry.yaml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(REGISTRY)
+    node.run("sh", "-c", f"setsid docker-registry serve {WORK}/registry.yaml > {WORK}/log 2>&1 &")
+    try:
+        wait_for(
+            "the registry",
+            lambda: node.run("docker", "pull", PULLED, check=False).stderr.find("refused") < 0,
+            20,
+        )
+        for words in (("tag", tiny_image, PULLED), ("push", PULLED), ("rmi", PULLED)):
+            node.run("docker", *words)
+        yield node
+    finally:
+        node.run("pkill", "docker-registry")
+        node.run("docker", "rmi", "--force", PULLED, check=False)
+
+
+@pytest.mark.parametrize("policy", ["missing", "always"])
+def test_an_image_is_pulled(registry: Node, cluster_file: ClusterFile, tmp_path: Path, policy: str) -> None:
+    lay_out([registry], TALKS)
+    bench = benchmark_file(tmp_path, PULLED, docker=f"{{image: '{PULLED}', pull: {policy}}}")
+    done = run(tmp_path, cluster_file(1), bench, "-k", "run_benchmark")
+    assert done.returncode == 0, done.stdout
+    assert f"{registry.address} | cvs: pulling {PULLED}" in done.stdout
+    [result] = folder_of(tmp_path).load_manifest().run.nodes
+    assert result.facts["image"].startswith("sha256:")
+
+
+def test_an_image_is_loaded_from_a_file_on_the_node(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], TALKS)
+    node.run("docker", "tag", tiny_image, "from/tar")
+    node.run("docker", "save", "--output", f"{WORK}/image.tar", "from/tar")
+    node.run("docker", "rmi", "from/tar")
+    docker = f"{{image: from/tar, image_tar: {WORK}/image.tar}}"
+    try:
+        own(node)
+        done = run(
+            tmp_path, cluster_file(1), benchmark_file(tmp_path, "", docker=docker), "-k", "run_benchmark"
+        )
+        assert done.returncode == 0, done.stdout
+        assert f"{node.address} | cvs: loading {WORK}/image.tar" in done.stdout
+    finally:
+        node.run("docker", "rmi", "--force", "from/tar", check=False)
