@@ -24,14 +24,16 @@ demo: $(VENV)/.core $(WITH_TORCH)
 		--runs_dir '$(RUNS_DIR)' --training_overrides '$(OVERRIDES)'
 
 test: lint types imports docs sshd $(WITH_TORCH)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not full and not lab and not alone'
+	$(BIN)/pytest -m 'alone and not full'
 
 test-all: lint types imports docs sshd $(WITH_TORCH)
-	$(BIN)/pytest -m '(full or not full) and not lab'
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not alone'
+	$(BIN)/pytest -m alone
 
 test-lab: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install
-	PIP_EXTRA_INDEX_URL="$$PIP_EXTRA_INDEX_URL $(TORCH_CPU)" PIP_RETRIES=1 $(BIN)/pytest -m lab
+	PIP_EXTRA_INDEX_URL="$$PIP_EXTRA_INDEX_URL $(TORCH_CPU)" PIP_RETRIES=1 $(BIN)/pytest -m 'lab and not full'
 
 sshd: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install openssh-client openssh-server

@@ -184,7 +184,10 @@ def _dry_run(suite: str, module: Path, words: list[str]) -> int:
         runner.refuse_unsupported()
     except ConfigError as error:
         notes = [*notes, *error.problems]
-    print(plan.model_dump_json(indent=2) if arguments.json else plan_text(plan), flush=True)
+    if arguments.json:
+        print(plan.model_dump_json(indent=2), flush=True)
+    else:
+        print(plan_text(plan, {node: way.text for node, way in runner.ways.items()}), flush=True)
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
     return 0

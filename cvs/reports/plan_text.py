@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cvs.launch import ContainerPlan, LaunchPlan, Limits, NodePlan
 
@@ -11,11 +11,14 @@ _COLLECTED = "torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, t
 _NOTHING = "nothing (multi_node.collect_traces: false)"
 
 
-def plan_text(plan: LaunchPlan) -> str:
-    """The whole plan, node by node; secrets hidden."""
+def plan_text(plan: LaunchPlan, ways: Mapping[str, str]) -> str:
+    """The whole plan, node by node; secrets hidden.
+
+    Args: ways: how each node is reached, in words.
+    """
     # Through its own serialized form, which is the one without secrets.
     shown = LaunchPlan.model_validate_json(plan.model_dump_json())
-    parts = [_job(shown), *(_node(node, shown) for node in shown.nodes)]
+    parts = [_job(shown), *(_node(node, shown, ways[node.node]) for node in shown.nodes)]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -59,9 +62,9 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _node(node: NodePlan, plan: LaunchPlan) -> Iterator[str]:
+def _node(node: NodePlan, plan: LaunchPlan, way: str) -> Iterator[str]:
     yield f"{node.node}: node rank {node.node_rank}{' (head)' if node is plan.head else ''}"
-    yield f"  reached      {_way(node)}"
+    yield f"  reached      {way}"
     yield f"  vpc_ip       {node.vpc_ip}"
     yield f"  aorta_path   {node.aorta_path}{_origin(node)}"
     yield f"  must exist   {', '.join(node.required_files)}"
@@ -80,24 +83,6 @@ def _node(node: NodePlan, plan: LaunchPlan) -> Iterator[str]:
     width = max(len(f"{variable.name}={variable.value}") for variable in node.environment)
     for variable in node.environment:
         yield f"    {f'{variable.name}={variable.value}':{width}}  [{variable.source}]"
-
-
-def _way(node: NodePlan) -> str:
-    way = node.connection
-    if way.transport == "local":
-        return f"on this machine, as {way.username}"
-    details = {
-        "port": way.port,
-        "key": way.priv_key_file,
-        "over": way.jump_host,
-        "ssh config": way.ssh_config,
-        "known hosts": way.known_hosts,
-        "host keys": way.host_key_policy,
-        "password": "given" if way.with_password else None,
-        "passphrase": "given" if way.with_passphrase else None,
-    }
-    told = "".join(f", {name} {value}" for name, value in details.items() if value)
-    return f"by SSH as {way.username}@{node.node}{told}"
 
 
 def _origin(node: NodePlan) -> str:

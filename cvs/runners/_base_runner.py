@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ from cvs.runtime.base import Runtime
 from cvs.runtime.docker import DockerRuntime
 from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.transport.base import Transport
-from cvs.transport.local import LocalTransport
+from cvs.transport.choice import Way, transport_to, ways
 
 __all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
 
@@ -117,22 +118,39 @@ class BaseRunner(ABC):
             site = site.model_copy(update={"torch_python": find_torch_python()})
         return self.make_plan(site)
 
+    @cached_property
+    def ways(self) -> dict[str, Way]:
+        """How each node is reached; no connection is opened.
+
+        Raises: ConfigError, EnvironmentFault: it cannot be told.
+        """
+        return ways(self.cluster)
+
     def validate_config(self) -> list[str]:
-        """Warnings about the two files, which are valid by having been loaded."""
-        return self.cluster.warnings()
+        """Warnings about the two files, which are valid by having been loaded, and the ways to the nodes.
+
+        Raises: ConfigError, EnvironmentFault: how a node is reached cannot be told.
+        """
+        on_the_way = dict.fromkeys(warning for way in self.ways.values() for warning in way.warnings)
+        return [*self.cluster.warnings(), *on_the_way]
 
     def execute(self, folder: RunFolder, *, wait: float = 0) -> RunResult:
         """The whole run, recorded in `folder` from its first moment to its last, whatever happens.
 
         A run that goes wrong is a result, not an error.
 
-        Raises: ConfigError: the files ask for what this version lacks; NodeInUse: another run holds a node,
-        even after `wait` seconds. Nothing was touched then, and `folder` is gone.
+        Raises: ConfigError: the files ask for what this version lacks, or the ssh configuration cannot be
+        used; EnvironmentFault: something that the run needs is missing here; NodeInUse: another run holds a
+        node, even after `wait` seconds. Nothing was touched then, and `folder` is gone.
         KeyboardInterrupt: on Ctrl-C, SIGTERM or SIGHUP, after everything was stopped, collected (a second
         signal skips that) and recorded.
         """
-        self.refuse_unsupported()
-        self._make_nodes(folder)
+        try:
+            self.refuse_unsupported()
+            self._make_nodes(folder)
+        except CvsError:
+            folder.discard()
+            raise
         with Interrupts() as interrupts:
             self._hold(wait)
             try:
@@ -228,14 +246,8 @@ class BaseRunner(ABC):
             node.rebind(self.plan)
 
     def _node(self, plan: NodePlan) -> RunNode:
-        transport = self._transport(plan)
+        transport = transport_to(plan.node, self.cluster)
         return RunNode(plan, self.plan, transport, self._runtime(plan, transport), self._folder)
-
-    def _transport(self, plan: NodePlan) -> Transport:
-        from cvs.transport.ssh import SshTransport
-
-        local = self.cluster.transport == "local"
-        return LocalTransport(plan.node) if local else SshTransport(plan.node, self.cluster)
 
     def _runtime(self, plan: NodePlan, transport: Transport) -> Runtime:
         if plan.container is None:
@@ -325,7 +337,7 @@ class BaseRunner(ABC):
             self._port_is_taken = self._nodes[0].found_port_taken()
 
     def _node_alarm(self) -> str | None:
-        return next((node.trouble for node in self._nodes if node.trouble), None)
+        return next((node.alarm for node in self._nodes if node.alarm), None)
 
     def _port_alarm(self) -> str | None:
         # The others must not wait: they may have met whoever has the port.

@@ -61,7 +61,7 @@ class RunNode:
         self.heard: float | None = None
         """When the job was last heard of here, on the monotonic clock; None: not yet."""
         self.trouble: str | None = None
-        """Why the job must not go on, where that is the node's affair: its output cannot be kept."""
+        """Why the job's output cannot be kept here."""
         self._lock = threading.Lock()
         self._is_over = False
         self._before: Listing | None = None
@@ -169,6 +169,11 @@ class RunNode:
             return False
         self.watched.process.drain(1)
         return port_taken(self.trail(), port)
+
+    @property
+    def alarm(self) -> str | None:
+        """Why the job must not go on, as far as this node tells."""
+        return self.trouble or (self.watched.process.lost if self.watched else None)
 
     def makes_steps(self, seconds: float) -> bool:
         """Whether a rank has noted a step within the last `seconds`, by the node's own clock."""

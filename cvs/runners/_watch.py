@@ -7,10 +7,13 @@ non-zero exit ends the job after a short grace, and a zero exit says that the ot
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from cvs.errors import CvsError
 from cvs.launch import Limits
 from cvs.models import RunStatus
 from cvs.transport.base import Process
@@ -102,7 +105,8 @@ class Watch:
         for number, seconds in ((signal.SIGTERM, shutdown), (signal.SIGKILL, 5.0)):
             for job in self.running().values():
                 job.stopped = True
-                job.process.signal(number)
+                # Not one after the other: the way to a node may be slow, or gone.
+                threading.Thread(target=_send, args=(job.process, number), daemon=True).start()
             deadline = time.monotonic() + seconds
             while self._look() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
@@ -110,3 +114,8 @@ class Watch:
     def running(self) -> Mapping[int, Watched]:
         """The jobs whose end has not been seen."""
         return {rank: job for rank, job in self.jobs.items() if job.exit_code is None}
+
+
+def _send(process: Process, number: int) -> None:
+    with suppress(CvsError):  # a node that cannot be reached is told where it is cleared up
+        process.signal(number)

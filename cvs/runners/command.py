@@ -18,7 +18,7 @@ from cvs.runners._fanout import Outcome, side_by_side
 from cvs.runners._interrupts import Interrupts
 from cvs.runtime._leftovers import kill_processes
 from cvs.transport.base import Transport
-from cvs.transport.local import LocalTransport
+from cvs.transport.choice import transport_to
 
 KEPT_BYTES = 512 * 1024
 """Of each of the two outputs of a node, from its beginning."""
@@ -175,15 +175,7 @@ def _node(name: str, cluster: ClusterConfig) -> _Node:
     # A mark of its own: local nodes are one machine, where one node must not end another's processes.
     mark = {_MARK: f"exec-{secrets.token_hex(6)}"}
     environment = {**cluster.env_vars, **cluster.node_dict[name].env_vars, **mark}
-    return _Node(name, _transport(name, cluster), environment)
-
-
-def _transport(name: str, cluster: ClusterConfig) -> Transport:
-    if cluster.transport == "local":
-        return LocalTransport(name)
-    from cvs.transport.ssh import SshTransport  # what it stands on takes longest to load
-
-    return SshTransport(name, cluster)
+    return _Node(name, transport_to(name, cluster), environment)
 
 
 def _answer(outcome: Outcome[_Node, Answer]) -> Answer:

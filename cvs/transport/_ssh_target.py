@@ -104,6 +104,8 @@ def _credentials(target: SshTarget) -> Iterator[str]:
         yield f"agent {target.agent}" + (" (only these keys)" if target.only_keys else "")
     if target.password:
         yield "password"
+    if target.passphrase:
+        yield "passphrase"
 
 
 def warnings(target: SshTarget) -> list[str]:

@@ -23,7 +23,7 @@ import pytest
 from conftest import WITH_TORCH, Files, processes_of, report_of
 from cvs.run_folder import RunFolder, newest_run_folder
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
 GRACE, JOIN, SHUTDOWN = 4, 8, 3
 FAULT_STEP = 6
@@ -297,15 +297,15 @@ def test_a_taken_port_costs_one_more_start_on_another(tmp_path: Path, files: Fil
 
 
 def test_a_job_that_stands_still_is_looked_into_and_stopped(tmp_path: Path, files: Files) -> None:
-    prepare(files, "ddp")
-    files.edit("stall_seconds: 30", "stall_seconds: 6")
+    # With the sample's own limit for joining, so that PyTorch may load slowly.
+    files.edit("stall_seconds: 30", "stall_seconds: 8")
     with under_way(tmp_path, files, "inject.kind=hang inject.rank=2 inject.step=6") as job:
         job.wait_for("step 5: loss")
         happened = time.monotonic()
-        job.wait_for("no line and no step for 6 s: looking where each rank is")
-        assert time.monotonic() - happened > 5
+        job.wait_for("no line and no step for 8 s: looking where each rank is")
+        assert time.monotonic() - happened > 7
         exit_code = job.finish()
-    assert_red(job, exit_code, "no line and no step for 6 s; did not arrive: rank 2 in hang (train.py:")
+    assert_red(job, exit_code, "no line and no step for 8 s; did not arrive: rank 2 in hang (train.py:")
     assert_shows_log(job, "logs/node_1/stacks.txt")
     assert_parsed(job, {0, 1, 2, 3})
     failure = job.folder.load_manifest().run.failure

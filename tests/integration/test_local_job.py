@@ -179,6 +179,7 @@ class TestGoodRun:
             assert "4 passed" in done.stdout
 
 
+@pytest.mark.full
 class TestKilledRank:
     def test_it_is_red_and_names_rank_node_and_log(self, killed: Job) -> None:
         assert killed.exit_code == 1
@@ -203,6 +204,7 @@ class TestKilledRank:
         assert processes_of(killed.folder.run_id) == []
 
 
+@pytest.mark.full
 def test_a_failure_before_the_window_says_that_none_is_complete(tmp_path: Path) -> None:
     job = run(tmp_path, "--training_overrides=inject.kind=raise inject.rank=0 inject.step=0")
     assert job.exit_code == 1
@@ -229,7 +231,7 @@ def at_work(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_an_interrupt_stops_everything_and_leaves_the_record(
     number: signal.Signals, at_work: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -281,6 +283,7 @@ def test_who_waits_gets_the_nodes_when_they_are_free(tmp_path: Path) -> None:
     assert len({path.parent.resolve() for path in runs}) == 2
 
 
+@pytest.mark.full
 def test_a_hail_of_interrupts_leaves_nothing_running(at_work: subprocess.Popen[str], tmp_path: Path) -> None:
     folder = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
     for _ in range(6):
@@ -291,6 +294,7 @@ def test_a_hail_of_interrupts_leaves_nothing_running(at_work: subprocess.Popen[s
     assert folder.load_manifest().run.status.value == "failed"
 
 
+@pytest.mark.full
 def test_two_jobs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     homes = [tmp_path / name for name in ("one", "two")]
     for home in homes:

@@ -41,6 +41,7 @@ def test_a_real_run_is_green_and_as_planned(tmp_path: Path, options: list[str]) 
     assert_as_planned(on_paper, folder)
 
 
+@pytest.mark.full
 def test_overrides_that_the_script_does_not_read_are_warned_about(tmp_path: Path, options: list[str]) -> None:
     workload = tmp_path / "my_aorta"
     shutil.copytree(PACKAGE / "workloads" / "aorta", workload)

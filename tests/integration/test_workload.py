@@ -279,6 +279,7 @@ def test_cvs_takes_the_traces_of_fsdp_for_complete(fsdp_job: Path) -> None:
         assert min(rank.cpu_ns.comm, rank.cpu_ns.compute) > 0
 
 
+@pytest.mark.full
 def test_fsdp_in_bf16_without_resharding_and_a_killed_rank(
     good_job: tuple[Path, Rank], tmp_path: Path
 ) -> None:
@@ -361,6 +362,7 @@ def test_slow_sleep_delays_its_rank_from_its_step_on(tmp_path: Path) -> None:
     assert min(entry["profile"]["total_ms"] for entry in metrics(tmp_path, 1)[3:]) >= 80
 
 
+@pytest.mark.full
 def test_slow_compute_is_busy_with_matrix_products(tmp_path: Path) -> None:
     assert run_ranks(tmp_path, "inject.kind=slow_compute", "inject.rank=1", "inject.ms=60") == [0, 0]
 
@@ -377,6 +379,7 @@ def test_slow_compute_is_busy_with_matrix_products(tmp_path: Path) -> None:
 # --- failures ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_raise_is_named_in_the_error_file(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
     overrides = ("inject.kind=raise", "inject.rank=1", "inject.step=6")
@@ -386,6 +389,7 @@ def test_raise_is_named_in_the_error_file(tmp_path: Path) -> None:
     assert message == "RuntimeError: injected failure: rank 1 raises in step 6 (inject.kind raise)"
 
 
+@pytest.mark.full
 def test_kill_after_the_window_leaves_full_traces(tmp_path: Path) -> None:
     with ranks(tmp_path, "inject.kind=kill", "inject.rank=1", "inject.step=5") as (survivor, victim):
         assert victim.exit_code() == -signal.SIGKILL
@@ -395,6 +399,7 @@ def test_kill_after_the_window_leaves_full_traces(tmp_path: Path) -> None:
     assert [entry["step"] for entry in metrics(tmp_path, 1)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_hang_is_bounded_for_the_others_and_ends_at_sigterm(tmp_path: Path) -> None:
     hang = ("inject.kind=hang", "inject.rank=1", "inject.step=1")
     with ranks(tmp_path, *hang, "distributed.timeout_seconds=4", "profiling.enabled=false") as (
@@ -409,6 +414,7 @@ def test_hang_is_bounded_for_the_others_and_ends_at_sigterm(tmp_path: Path) -> N
     assert [entry["step"] for entry in metrics(tmp_path, 1)] == [0]
 
 
+@pytest.mark.full
 def test_abort_after_end_spoils_a_job_that_is_done(tmp_path: Path) -> None:
     assert run_ranks(tmp_path, "inject.kind=abort_after_end", "inject.rank=1") == [0, -signal.SIGABRT]
     assert len(metrics(tmp_path, 1)) == 8

@@ -19,7 +19,8 @@ from conftest import PACKAGE, Done, report_of, run_cvs
 from cvs.run_folder import RunFolder, newest_run_folder
 from lab import faults
 from lab.cluster import Lab
-from lab.faults import WORK
+from lab.faults import WORK, heal
+from lab.leftovers import clear
 from lab.machine import wait_for
 from lab.node import Node
 from lab.root_folder import CVS, NO_DOCKER
@@ -109,7 +110,9 @@ def folder_of(home: Path) -> RunFolder:
 # --- the whole job ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("launcher", "nodes"), [("torchrun", 2), ("script", 1)])
+@pytest.mark.parametrize(
+    ("launcher", "nodes"), [("torchrun", 2), pytest.param("script", 1, marks=pytest.mark.full)]
+)
 def test_the_main_job(
     lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, launcher: str, nodes: int
 ) -> None:
@@ -405,3 +408,27 @@ def test_an_image_is_loaded_from_a_file_on_the_node(
         assert f"{node.address} | cvs: loading {WORK}/image.tar" in done.stdout
     finally:
         node.run("docker", "rmi", "--force", "from/tar", check=False)
+
+
+@pytest.mark.full
+def test_a_node_that_is_lost_ends_the_run_and_costs_no_other(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(
+        lab.nodes[:2],
+        TELLS.replace("#!/bin/sh", "#!/bin/sh\n# tells, then") + "while :; do sleep 0.2; done\n",
+    )
+    with started(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image)) as process:
+        wait_for_line(process, "variables: ")
+        faults.power_off(lab.nodes[1])
+        happened = time.monotonic()
+        output, _ = process.communicate(timeout=300)
+    assert time.monotonic() - happened < 240
+    result = folder_of(tmp_path).load_manifest().run
+    assert result.failure is not None
+    assert lab.nodes[1].address in result.failure.reason
+    assert [file.path for file in result.files] == ["node_0/artifacts/torch_profiler/rank0/x.pt.trace.json"]
+    assert "Traceback" not in output
+    # Nobody could remove its container: that ended with its power.
+    heal(lab.nodes[1])
+    clear(lab.nodes[1])

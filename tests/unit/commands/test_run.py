@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,8 @@ def test_the_whole_plan(command: Command) -> None:
         "collected    torch_profiler/**",
         "checked      evidence, min_overlap_ratio 0.5",
         "node-a: node rank 1",
-        "by SSH as alice@node-a, port 2222",
+        "reached      by SSH as alice@node-a:2222, key /home/alice/.ssh/id_ed25519",
+        ", passphrase, via alice@login:22, known_hosts ",
         "/home/alice/aorta at /mnt",
         "/dev/kfd, /dev/dri; groups video, render",
         "must exist   train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh",
@@ -137,7 +139,10 @@ def test_what_this_version_does_not_do_is_a_warning(command: Command) -> None:
     ]
 
 
-@pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
+AS_TEXT_AND_JSON = pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
+
+
+@AS_TEXT_AND_JSON
 def test_nothing_is_started_or_written(words: list[str], files: Files, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     done = run_cvs("run", "test_aorta", *files.options, "--dry-run", *words, cwd=tmp_path)
@@ -156,6 +161,68 @@ def test_json_is_the_plan(command: Command, files: Files, tmp_path: Path) -> Non
     assert plan.head.torch_python is not None
     site = Site(nodes_dir=nodes, torch_python=plan.head.torch_python)
     assert json.loads(done.stdout) == json.loads(plan_aorta(cluster, bench, site).model_dump_json())
+
+
+# --- how nodes are reached --------------------------------------------------------------------------------
+
+
+def over_ssh(files: Files, text: str, **keys: object) -> list[str]:
+    """A cluster of two nodes over SSH with an ssh configuration of its own, and the options that name it."""
+    config = files.cluster_file.with_name("ssh_config")
+    config.write_text(text)
+    nodes = {name: {"vpc_ip": f"10.0.0.{number}"} for number, name in enumerate(("node-0", "node-1"))}
+    cluster = {"username": "alice", "node_dict": nodes, "ssh_config": str(config), **keys}
+    files.cluster_file.write_text(json.dumps(cluster))
+    return ["run", "test_aorta", *files.options, "--dry-run"]
+
+
+def test_the_way_to_each_node(command: Command, files: Files) -> None:
+    """The server would take every connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        text = f"Host node-1\n  HostName 127.0.0.1\n  Port {port}\n  ProxyJump carol@localhost:{port}\n"
+        dry = over_ssh(files, text, priv_key_file="/none", known_hosts="/known")
+        done = command(*dry)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if "  reached " in line] == [
+        "by SSH as alice@node-0:22, key /none (missing), known_hosts /known, strict",
+        f"by SSH as alice@127.0.0.1:{port}, key /none (missing), via carol@localhost:{port},"
+        " known_hosts /known, strict",
+    ]
+
+
+def test_the_way_to_a_local_node(command: Command, files: Files) -> None:
+    done = command("run", "test_aorta", *files.options, "--dry-run")
+    assert done.stdout.count(f"  reached      on this machine, as {files.load()[0].username}\n") == 2
+
+
+@AS_TEXT_AND_JSON
+def test_a_key_that_others_can_read(words: list[str], command: Command, files: Files, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch(mode=0o644)
+    done = command(*over_ssh(files, "", priv_key_file=str(key)), *words)
+    assert done.returncode == 0
+    assert done.stderr == f"warning: {key}: others can read this private key; chmod 600 {key}\n"
+
+
+@AS_TEXT_AND_JSON
+def test_a_way_that_cannot_be_told(
+    words: list[str], command: Command, files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dry = over_ssh(files, "Host node-*\n  ProxyCommand nc %h %p\n")
+    done = command(*dry, *words)
+    assert_refused(done, 2, "node-0: the ssh configuration gives node-0 a ProxyCommand, which cvs cannot use")
+    assert done.stderr.count("\n") == 1
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = command(*dry, *words)
+    assert_refused(done, 3, "ssh is missing, which reads the ssh configuration; install openssh-client")
+    assert done.stderr.count("\n") == 1
+
+
+# --- the words of a dry run -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", ["--runs_dir", "--runs-dir"])

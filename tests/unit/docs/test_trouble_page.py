@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from tempfile import TemporaryDirectory
 
+import paramiko
 import pytest
 
 from conftest import (
@@ -33,10 +41,17 @@ from cvs.run_folder import RunFolder, new_run_folder
 from cvs.runners._node_log import gap
 from cvs.runners._stall import failure_of
 from cvs.runners.aorta import AortaRunner
+from cvs.runtime._engine import Engine
 from cvs.runtime.base import rank_stacks
+from cvs.runtime.docker import HOLDER
 from cvs.runtime.process import find_torch_python
 from cvs.thresholds import check_evidence
+from cvs.transport._ssh_connect import ConnectError, SshLimits, connect
+from cvs.transport._ssh_errors import explained
+from cvs.transport._ssh_host_keys import KnownHosts, PublicKey, objection
+from cvs.transport._ssh_target import SshTarget
 from cvs.transport.local import LocalTransport
+from sshd import make_key, public
 
 DOCS = REPOSITORY / "docs"
 STACKS = Path(__file__).parents[2] / "data" / "stacks"
@@ -47,6 +62,7 @@ VARIES = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00": "TIME",
     r"(?<![^\s=])[/…][\w/….+-]+": "PATH",
     r"of \w+@[\w.-]+": "of USER@HOST",
+    r"SHA256:[\w+/]+": "SHA256:DIGEST",
     r"left on [\w.-]+ is": "left on HOST is",
     r"\d+(?=( s|ms| seconds| bytes| MiB)\b)": "N",
     r"(?<=a run needs )\d+": "N",
@@ -331,6 +347,221 @@ def test_no_pytorch(there: bool, tmp_path: Path) -> None:
     with pytest.raises(CvsError) as refused:
         find_torch_python({"TORCH_PYTHON": str(python)})
     assert_stands(str(refused.value))
+
+
+# --- nodes behind SSH -------------------------------------------------------------------------------------
+
+GPU07 = SshTarget(node="gpu07", host="gpu07", port=22, user="alice")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(),
+        TimeoutError(),
+        OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)),
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_node_that_cannot_be_reached(error: Exception) -> None:
+    assert_stands(f"gpu07: {explained(error, GPU07, SshLimits().connect, '')}")
+
+
+class TakesNoKey(paramiko.ServerInterface):
+    def get_allowed_auths(self, username: str) -> str:
+        del username
+        return "publickey"
+
+
+@contextmanager
+def host_that_takes_no_key(host_key: Path) -> Iterator[int]:
+    """The port of an SSH server."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            server = paramiko.Transport(listening.accept()[0])
+            server.add_server_key(paramiko.Ed25519Key.from_private_key_file(str(host_key)))
+            server.start_server(server=TakesNoKey())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1]
+
+
+def test_a_login_that_is_refused(tmp_path: Path) -> None:
+    key = make_key(tmp_path / "id_ed25519")
+    with host_that_takes_no_key(make_key(tmp_path / "host_key")) as port:
+        target = SshTarget(
+            node="gpu07", host="127.0.0.1", port=port, user="alice", keys=(str(key),),
+            known_hosts=(str(tmp_path / "known_hosts"),), host_key_policy="accept-new",
+        )  # fmt: skip
+        with pytest.raises(ConnectError) as refused:
+            connect(target, SshLimits())
+    assert_stands(str(refused.value).replace(target.address, GPU07.address))
+
+
+@pytest.mark.parametrize("known", ["", "gpu07 {other}"], ids=["unknown", "changed"])
+def test_a_host_key_that_is_not_trusted(known: str, tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(known.format(other=public(make_key(tmp_path / "other"))))
+    shown = paramiko.Ed25519Key.from_private_key_file(str(make_key(tmp_path / "shown")))
+    target = SshTarget(node="gpu07", host="gpu07", port=22, user="alice", known_hosts=(str(file),))
+    why = objection(target, PublicKey(shown.get_name(), shown.asbytes()), KnownHosts([str(file)]))
+    assert_stands(f"gpu07: {why}")
+
+
+# --- containers -------------------------------------------------------------------------------------------
+
+Answers = dict[str, tuple[int, object]]
+"""What an engine answers: status and value, by the path that it is asked at."""
+IDLE: Answers = {
+    "/version": (200, {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}),
+    "/containers/json": (200, []),
+    "/images/json": (200, []),
+    "/images/create": (
+        404,
+        {
+            "message": "pull access denied for example/torch, repository does not exist or may require"
+            " 'docker login': denied: requested access to the resource is denied"
+        },
+    ),
+}
+"""An engine without images and containers, and the words of a registry that knows no such image."""
+
+
+@contextmanager
+def engine(answers: Answers) -> Iterator[str]:
+    """A stand-in for a Docker engine, and where it listens."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def _answer(self) -> None:
+            status, value = answers[re.sub(r"^/v[\d.]+|\?.*", "", self.path)]
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(value).encode())
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    # Not below pytest's own folders: the path of a socket must be short.
+    with TemporaryDirectory(prefix="cvs-docker-") as folder:
+        server = ThreadingUnixStreamServer(f"{folder}/docker.sock", Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"unix://{server.server_address}"
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+RunInContainers = Callable[..., str]
+
+
+@pytest.fixture
+def run_in_containers(
+    tmp_path: Path, files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> RunInContainers:
+    """Runs that come no further than to the container; what they say of one node."""
+    aorta = tmp_path / "aorta"
+    (aorta / "config").mkdir(parents=True)
+    for name in ("train.py", "config/distributed.yaml"):
+        (aorta / name).touch()
+
+    def run(answers: Answers = IDLE, path: str = str(aorta), **docker: str) -> str:
+        keys = {"image": "example/torch:2", "shm_size": "1m", **docker}
+        files.edit('"{cvs}/workloads/aorta"', path)
+        files.edit("runtime: process", f"runtime: docker\ndocker: {json.dumps(keys)}")
+        with engine(answers) as url:
+            monkeypatch.setenv("DOCKER_HOST", url)
+            reason = why(AortaRunner(*files.load(), console=lambda _line: None).execute(folder))
+        _, first, second = re.split("node-[01]: ", reason)
+        assert first == f"{second}; "
+        return second
+
+    return run
+
+
+def test_no_image(run_in_containers: RunInContainers) -> None:
+    assert_stands(f"gpu07: {run_in_containers(pull='never')}")
+
+
+def test_an_image_that_cannot_be_pulled(run_in_containers: RunInContainers) -> None:
+    assert_stands(f"gpu07: {run_in_containers()}")
+
+
+def docker_that_says(words: str, home: Path, monkeypatch: pytest.MonkeyPatch, code: int = 1) -> None:
+    """Puts a script in the place of the `docker` program."""
+    (home / "docker").write_text(f"#!/bin/sh\necho '{words}' >&2\nexit {code}\n")
+    (home / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+
+
+def test_an_image_that_cannot_be_loaded(
+    run_in_containers: RunInContainers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker_that_says("open /data/image.tar: no such file or directory", tmp_path, monkeypatch)
+    assert_stands(f"gpu07: {run_in_containers(image_tar='/data/image.tar')}")
+
+
+def test_no_folder_of_a_trainer(run_in_containers: RunInContainers, tmp_path: Path) -> None:
+    assert_stands(f"gpu07: {run_in_containers(path=str(tmp_path / 'none'))}")
+
+
+def test_a_folder_without_a_trainer(run_in_containers: RunInContainers, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert_stands(f"gpu07: {run_in_containers(path=str(tmp_path / 'empty'))}")
+
+
+def test_nodes_with_containers_of_another_run(run_in_containers: RunInContainers) -> None:
+    labels = {HOLDER: holder(RUN_ID).model_dump_json()}
+    busy = {"Id": "1", "Names": ["/aorta-benchmark"], "State": "running", "Labels": labels}
+    with pytest.raises(NodeInUse) as refused:
+        run_in_containers({**IDLE, "/containers/json": (200, [busy])})
+    assert_stands(re.sub(r"node-(\d)", lambda found: f"gpu0{int(found[1]) + 1}", str(refused.value)))
+
+
+class OverDialStdio(LocalTransport):
+    """This machine, as if a `docker system dial-stdio` that ends at once led to its engine."""
+
+    def dial_docker(self, timeout: float) -> socket.socket:
+        del timeout
+        here, there = socket.socketpair()
+        there.close()
+        return here
+
+
+SOCKET = "unix:///var/run/docker.sock"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (f"permission denied while trying to connect to the Docker daemon socket at {SOCKET}", 1),
+        (f"Cannot connect to the Docker daemon at {SOCKET}. Is the docker daemon running?", 1),
+        ("sh: 1: docker: not found", 127),
+    ],
+    ids=["closed", "down", "missing"],
+)
+def test_an_engine_that_cannot_be_asked(
+    words: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker_that_says(words, tmp_path, monkeypatch, code)
+    with pytest.raises(TransportError) as failed:
+        Engine(OverDialStdio("gpu07")).ask("list containers", lambda client: client.containers())
+    assert_stands(str(failed.value))
+
+
+def test_a_container_that_is_killed() -> None:
+    stopped = NodeTrail(0, "gpu01", -15, 9.0, stopped_by_cvs=True, output="", ranks=())
+    killed = NodeTrail(1, "gpu02", -9, 3.0, output="", ranks=())
+    assert_stands(reason_of([stopped, killed]))
 
 
 # --- traces -----------------------------------------------------------------------------------------------
