@@ -188,11 +188,15 @@ class BaseRunner(ABC):
                 self.console(f"cvs | waiting until {wait:.0f} s are over: {busy}")
                 time.sleep(random.uniform(0.5, 1.0) * min(_HOLD_PAUSE, max(deadline - time.monotonic(), 0)))
             if busy:
-                raise NodeInUse(f"{busy}; wait for its end (--wait SECONDS does), or take another --runs_dir")
+                raise NodeInUse(f"{busy}; wait for its end (--wait SECONDS does){self._other_place()}")
         except BaseException:
             self._let_go()
             self._folder.discard()
             raise
+
+    def _other_place(self) -> str:
+        # What the user can do besides: only folders of this machine are as many as one likes.
+        return ", or take another --runs_dir" if self.plan.head.copied_from else ""
 
     def _try_to_hold(self) -> str | None:
         """Who else holds which node; None where all are ours, or can be reached by nobody."""

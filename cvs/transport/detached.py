@@ -21,11 +21,15 @@ _JOB = (
     ' echo $code > "$folder/exit_code.part" && mv "$folder/exit_code.part" "$folder/exit_code"'
 )
 """The shell outlives a polite signal to the whole group, to note how the job took it."""
-_FOLLOW = """\
+LIVES = 'lives() { [ -d "/proc/$1" ] || LC_ALL=C kill -0 "$1" 2>&1 | grep -q permitted; }'
+"""Whether there is such a process; where /proc hides those of others, the refusal of a signal tells."""
+_FOLLOW = (
+    LIVES
+    + """
 folder=$1 offset=$2 alive=$3
 while :; do
     ended=
-    if [ -e "$folder/exit_code" ]; then ended=0; elif ! [ -d "/proc/$alive" ]; then ended=3; fi
+    if [ -e "$folder/exit_code" ]; then ended=0; elif ! lives "$alive"; then ended=3; fi
     size=$(wc -c 2>/dev/null < "$folder/console.log" || echo 0)
     if [ "$size" -gt "$offset" ]; then
         tail -c "+$((offset + 1))" "$folder/console.log" | head -c "$((size - offset))"
@@ -35,6 +39,7 @@ while :; do
     sleep 0.2
 done
 """
+)
 """Looks whether the job has ended before it reads, so that nothing is missed."""
 RECONNECT_SECONDS = 60
 """How long a job is followed without a connection before its node is given up."""

@@ -36,7 +36,8 @@ _LOWEST_PORT, _HIGHEST_PORT = 20000, 32768
 _WITH_VARIABLES = 'eval "$(dd bs=1 count="$1" 2>/dev/null)"; cd "$2" || exit 126; shift 2; exec "$@"'
 """Takes the environment from its input: what stands in a command line, everybody on the node can read."""
 _HOLD = """\
-mkdir -p "$(dirname "$1")" && exec 9>> "$1" || { echo "cannot write"; exit 1; }
+mkdir -p "$(dirname "$1")" && (: >> "$1") || { echo "cannot write"; exit 1; }
+exec 9>> "$1"
 IFS= read -r me
 flock -n 9 || { printf 'busy '; cat "$1"; exit 75; }
 printf 'held '; cat "$1"; echo

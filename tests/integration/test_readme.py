@@ -18,16 +18,20 @@ pytestmark = pytest.mark.torch
 
 RED = "make demo OVERRIDES='inject.kind=kill inject.rank=3 inject.step=5'"
 NOT_HERE = {"make test": "it is what runs this test"}
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+ON_A_CLUSTER = re.findall(r"^## On a cluster\n.*?(?=^## )", README, re.MULTILINE | re.DOTALL)
+"""The section whose commands want several nodes; lab/test_readme_cluster.py runs them."""
 
 
-def blocks(language: str) -> list[str]:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[str]:
     """The console lines, in order; what a user changes first stands in no console block."""
-    return [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+    [cluster] = ON_A_CLUSTER
+    found = blocks("console", README.replace(cluster, ""))
+    return [line[2:] for block in found for line in block.splitlines() if line.startswith("$ ")]
 
 
 @pytest.fixture
@@ -43,6 +47,7 @@ def test_the_commands_work_one_after_the_other(checkout: Path) -> None:
     ran = [command for command in commands() if command not in NOT_HERE]
     assert "make demo" in ran
     assert RED in ran
+    assert not any("gpu01" in command for command in ran)
     for command in ran:
         done = subprocess.run(
             ["bash", "-c", command], cwd=checkout, text=True, capture_output=True, timeout=200, check=False

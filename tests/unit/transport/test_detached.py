@@ -13,7 +13,7 @@ import pytest
 
 from cvs.errors import TransportError
 from cvs.transport.base import Sink
-from cvs.transport.detached import DetachedProcess, job_command, signal_command
+from cvs.transport.detached import LIVES, DetachedProcess, job_command, signal_command
 from cvs.transport.local import LocalTransport
 
 
@@ -148,3 +148,12 @@ def test_one_that_is_killed_with_all_its_group_left_no_exit_code(job: Job) -> No
     os.waitpid(job.pids.pop(), 0)
     assert process.drain(10)
     assert process.poll() == -9
+
+
+def test_a_process_that_this_user_cannot_see_is_still_there() -> None:
+    """As where /proc hides what is others': then only the refusal to send a signal tells that it is there."""
+    hidden = LIVES.replace("/proc/", "/nowhere/")
+    done = subprocess.run(
+        ["sh", "-c", f"{hidden}; lives 1 && ! lives 4194305"], check=False, user="nobody", timeout=10
+    )
+    assert done.returncode == 0
