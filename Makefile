@@ -2,6 +2,7 @@
 # make test   every check
 # make test-all   every check, with the whole tables of faults
 # make test-lab   on nodes with real sshd and Docker Engines, on this machine; needs root, installs what is missing
+# make bench   speed, each beside a named baseline of the same run; needs root and what `make test-lab` needs
 # All make .venv where it is missing and install what they need; a second call installs nothing.
 
 PYTHON   ?= python3
@@ -15,7 +16,7 @@ TORCH     := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 WITH_TORCH := $(if $(TORCH_PYTHON),,$(VENV)/.torch)
 
-.PHONY: demo test test-all test-lab sshd lint types imports docs clean
+.PHONY: demo test test-all test-lab bench sshd lint types imports docs clean
 
 demo: $(VENV)/.core $(WITH_TORCH)
 	@$(BIN)/cvs run test_aorta \
@@ -34,6 +35,10 @@ test-all: lint types imports docs sshd $(WITH_TORCH)
 test-lab: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install
 	PIP_EXTRA_INDEX_URL="$$PIP_EXTRA_INDEX_URL $(TORCH_CPU)" PIP_RETRIES=1 $(BIN)/pytest -m 'lab and not full'
+
+bench: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m lab install
+	PYTHONPATH=tests:. $(BIN)/python -m benchmarks
 
 sshd: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install openssh-client openssh-server

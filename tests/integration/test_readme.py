@@ -59,9 +59,10 @@ def test_the_commands_work_one_after_the_other(checkout: Path) -> None:
     assert written <= {"cvs_runs", ".pytest_cache"}
 
 
-def test_the_lines_of_python_work_a_second_time_too(checkout: Path) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_the_lines_of_python_work_as_often_as_one_likes(checkout: Path, times: int) -> None:
     [script] = blocks("python")
-    for _ in range(2):
+    for _ in range(times):
         done = subprocess.run(
             [sys.executable, "-c", script],
             cwd=checkout, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},

@@ -300,6 +300,7 @@ def test_fsdp_in_bf16_without_resharding_and_a_killed_rank(
 # --- settings ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_manual_mode_from_json_in_two_packed_windows(tmp_path: Path) -> None:
     config = tmp_path / "job.json"
     profiling = {"wait": 0, "warmup": 1, "active": 2, "repeat": 2, "chrome_trace": True, "use_gzip": True}
@@ -322,6 +323,7 @@ def test_manual_mode_from_json_in_two_packed_windows(tmp_path: Path) -> None:
     assert not any("Input Dims" in event.get("args", {}) for event in collectives)
 
 
+@pytest.mark.full
 def test_extra_allreduce_in_a_window_that_the_end_cuts_short(tmp_path: Path) -> None:
     overrides = ("training.max_steps=4", "inject.kind=extra_allreduce", "inject.step=3")
     assert run_ranks(tmp_path, *overrides) == [0, 0]
@@ -331,6 +333,7 @@ def test_extra_allreduce_in_a_window_that_the_end_cuts_short(tmp_path: Path) -> 
     assert len(big) == 1
 
 
+@pytest.mark.full
 def test_without_profiling_and_with_rocm_metrics(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "rocm-smi"
     program.parent.mkdir()
@@ -355,6 +358,7 @@ def test_without_profiling_and_with_rocm_metrics(tmp_path: Path) -> None:
 # --- slow ranks -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_slow_sleep_delays_its_rank_from_its_step_on(tmp_path: Path) -> None:
     overrides = ("inject.kind=slow_sleep", "inject.rank=1", "inject.ms=80", "inject.step=3")
     assert run_ranks(tmp_path, *overrides, "profiling.enabled=false") == [0, 0]
