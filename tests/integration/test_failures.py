@@ -317,6 +317,7 @@ def test_a_job_that_stands_still_is_looked_into_and_stopped(tmp_path: Path, file
     assert "    last line: step 5: loss " in stacks
 
 
+@pytest.mark.full
 def test_a_job_that_makes_steps_without_a_word_does_not_stand_still(
     tmp_path: Path, files: Files, script_as_trainer: Callable[[str], None]
 ) -> None:

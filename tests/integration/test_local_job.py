@@ -271,6 +271,7 @@ def test_a_killed_cvs_is_noticed_by_the_next_run_which_ends_what_it_left(
     assert "has not ended, or cvs was killed while it ran" in judged.output
 
 
+@pytest.mark.full
 def test_who_waits_gets_the_nodes_when_they_are_free(tmp_path: Path) -> None:
     first = start(tmp_path)
     assert first.stdout is not None

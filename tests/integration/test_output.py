@@ -53,6 +53,7 @@ def run_and_watch(home: Path, files: Files) -> tuple[bytes, int]:
     return (home / "output").read_bytes(), peak
 
 
+@pytest.mark.full
 def test_200_mb_of_anything(tmp_path: Path, files: Files, script_as_trainer: Callable[[str], None]) -> None:
     script_as_trainer("print('quiet')")
     _, usual = run_and_watch(tmp_path, files)
