@@ -50,6 +50,7 @@ def one_node() -> Iterator[tuple[Lab, ClusterConfig]]:
         was_up = bool(lab.nodes)
         try:
             lab.up(1)
+            lab.clear()  # of what a run that was killed left
             yield lab, ClusterConfig.model_validate(lab.cluster(1))
         finally:
             lab.heal()
