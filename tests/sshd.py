@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from pydantic import SecretStr
 
 from cvs.transport._ssh_connect import ConnectError, SshLimits, connect
 from cvs.transport._ssh_target import SshTarget
+from processes import children_of, eventually
 
 QUICK = SshLimits(connect=2, banner=2, auth=5)
 
@@ -91,26 +91,6 @@ def fingerprint(key: Path) -> str:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def eventually(holds: Callable[[], object], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def children_of(parent: int) -> list[int]:
-    """Processes below one, all the way down."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                child = int(stat.parent.name)
-                found += [child, *children_of(child)]
-    return found
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 Stands alone, for the oldest Python that an image may hold; cvs sends its text and never imports it.
 """
 
+import importlib.util
 import json
 import platform
+import runpy
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 
 def gpu_facts(torch: Any) -> Dict[str, str]:
@@ -31,13 +33,30 @@ def file_facts() -> Dict[str, str]:
     return {name: Path(path).read_text().strip() for name, path in files.items() if Path(path).is_file()}
 
 
+def version_for_cpus() -> Optional[str]:
+    """Version of a PyTorch that was built for CPUs alone, told without the seconds that it takes to load."""
+    spec = importlib.util.find_spec("torch")
+    file = Path(spec.origin or "").with_name("version.py") if spec else None
+    if file is None or not file.is_file():
+        return None
+    built = runpy.run_path(str(file))
+    return None if built.get("hip") or built.get("cuda") else built.get("__version__")
+
+
+def torch_facts() -> Dict[str, str]:
+    """Version of PyTorch, and what a build for GPUs has to tell."""
+    version = version_for_cpus()
+    if version:
+        return {"torch": version}
+    import torch
+
+    return {"torch": torch.__version__, **gpu_facts(torch)}
+
+
 def main() -> None:
     """Print one JSON object of texts."""
     facts = {"python": platform.python_version(), "interpreter": sys.executable, "kernel": platform.release()}
-    import torch
-
-    facts["torch"] = torch.__version__
-    facts.update(gpu_facts(torch))
+    facts.update(torch_facts())
     facts.update(file_facts())
     print(json.dumps(facts))
 

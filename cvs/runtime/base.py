@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from abc import ABC, abstractmethod
 from typing import Any
 
 import orjson
 
+from cvs.errors import EnvironmentFault
 from cvs.hang import Frame, RankStack
 from cvs.launch import NodePlan
-from cvs.models import Holder
+from cvs.models import CommandResult, Holder
 from cvs.transport.base import Process, Sink, Transport
 
 
@@ -57,12 +59,39 @@ class Runtime(ABC):
         """Take away what `prepare` made, the workload and its results apart."""
 
 
+def facts_command(python: str) -> list[str]:
+    """Command that prints, as JSON, what a job will be made with by this interpreter."""
+    return [python, "-c", _script("_facts.py")]
+
+
+def facts_of(result: CommandResult, where: str) -> dict[str, str]:
+    """What `facts_command` printed.
+
+    Raises: EnvironmentFault: nothing, since the interpreter `where` has no PyTorch, or none that works.
+    """
+    if result.exit_code:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise EnvironmentFault(f"{where}: {last}")
+    facts: dict[str, str] = orjson.loads(result.stdout.strip().splitlines()[-1])
+    return facts
+
+
+def stacks_command(python: str, run_id: str, seconds: float, py_spy: list[str]) -> list[str]:
+    """Command that prints, as JSON, where each rank of the run stands; `py_spy`: where that may lie."""
+    return [python, "-c", _script("_stacks.py"), run_id, str(seconds), *py_spy]
+
+
 def rank_stacks(text: str) -> list[RankStack]:
-    """What `_stacks.py` printed."""
+    """What `stacks_command` printed."""
     return [
         RankStack(entry["rank"], _main_thread(entry.get("threads", [])), entry.get("error"))
         for entry in orjson.loads(text or "[]")
     ]
+
+
+def _script(name: str) -> str:
+    """Text of a module of this package that runs where the job runs."""
+    return importlib.resources.files("cvs.runtime").joinpath(name).read_text()
 
 
 def _main_thread(threads: list[dict[str, Any]]) -> tuple[Frame, ...]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
-import orjson
 from docker.types import DeviceRequest, Ulimit
 from docker.utils import parse_bytes
 
 import cvs
-from cvs.errors import EnvironmentFault, NodeInUse, RunError
+from cvs.errors import NodeInUse, RunError
 from cvs.hang import RankStack
 from cvs.launch import ContainerPlan, NodePlan
 from cvs.models import CommandResult, Holder
 from cvs.runtime._engine import CONFLICT, NOT_FOUND, Engine
-from cvs.runtime.base import Runtime, rank_stacks
+from cvs.runtime.base import Runtime, facts_command, facts_of, rank_stacks, stacks_command
 from cvs.transport.base import Process, Sink, Transport, holder_of
 from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
 
@@ -40,7 +38,8 @@ class DockerRuntime(Runtime):
         super().__init__(plan, transport)
         self._engine = Engine(transport)
         self._say = say
-        self._id: str | None = None
+        self._name: str | None = None
+        """Of its container; known before that is made, so that one which was made unheard goes too."""
 
     @property
     def _container(self) -> ContainerPlan:
@@ -52,16 +51,21 @@ class DockerRuntime(Runtime):
     def hold(self, holder: Holder) -> str | None:
         """See `Runtime.hold`; containers of cvs bear the run that they are of."""
         self._holder = holder
-        if busy := next((other for other in self._others() if other["State"] == "running"), None):
+        if busy := next((other for other in self._containers() if other["State"] == "running"), None):
             raise NodeInUse(f"{self.plan.node}: in use by {_holder(busy) or busy['Names'][0].lstrip('/')}")
         return None
 
-    def _others(self) -> list[dict[str, Any]]:
-        """Containers of cvs on the node, but this run's."""
-        found = self._engine.ask(
+    def _containers(self) -> list[dict[str, Any]]:
+        """Containers of cvs on the node."""
+        return self._engine.ask(
             "list containers", lambda client: client.containers(all=True, filters={"label": HOLDER})
         )
-        return [container for container in found if container["Id"] != self._id]
+
+    def _own(self) -> list[str]:
+        """This run's container on the node, or none."""
+        if self._name is None:
+            return []
+        return [other["Id"] for other in self._containers() if f"/{self._name}" in other["Names"]]
 
     # --- set-up ---
 
@@ -133,9 +137,9 @@ class DockerRuntime(Runtime):
 
     def _start_container(self) -> None:
         plan = self._container
-        name = f"{plan.name}-{self.plan.run_id}"
         lives = int(plan.seconds)
-        self._id = self._engine.ask(
+        self._name = name = f"{plan.name}-{self.plan.run_id}"
+        self._engine.ask(
             f"create container {name}",
             lambda client: client.create_container(
                 plan.image,
@@ -148,9 +152,8 @@ class DockerRuntime(Runtime):
                 host_config=client.create_host_config(**self._host_config(plan)),
             ),
             arrived=(CONFLICT, lambda client: client.inspect_container(name)),
-        )["Id"]
-        container = self._id
-        self._engine.ask(f"start container {name}", lambda client: client.start(container))
+        )
+        self._engine.ask(f"start container {name}", lambda client: client.start(name))
 
     def _labels(self, lives: int) -> dict[str, str]:
         ends = datetime.fromtimestamp(datetime.now(timezone.utc).timestamp() + lives, timezone.utc)
@@ -191,7 +194,7 @@ class DockerRuntime(Runtime):
     def _yield_to_earlier(self) -> None:
         """Of two runs that came at the same moment, and did not see each other, the later goes."""
         mine = self._inspect(self._started())["Created"]
-        for other in self._others():
+        for other in self._containers():
             created = self._inspect(other["Id"])
             if created["State"]["Running"] and created["Created"] < mine:
                 raise NodeInUse(f"{self.plan.node}: in use by {_holder(other)}, which came a moment earlier")
@@ -200,12 +203,8 @@ class DockerRuntime(Runtime):
         return self._engine.ask("look at a container", lambda client: client.inspect_container(container))
 
     def _facts(self, timeout: float) -> dict[str, str]:
-        script = importlib.resources.files("cvs.runtime").joinpath("_facts.py").read_text()
-        result = self._run(["python3", "-c", script], timeout)
-        if result.exit_code:
-            last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-            raise EnvironmentFault(f"{self.plan.node}: {self._container.image}: python3 there says: {last}")
-        facts: dict[str, str] = orjson.loads(result.stdout.strip().splitlines()[-1])
+        result = self._run(facts_command("python3"), timeout)
+        facts = facts_of(result, f"{self.plan.node}: {self._container.image}: python3 there says")
         return {**facts, "image": self._inspect(self._started())["Image"]}
 
     # --- the job ---
@@ -242,22 +241,22 @@ class DockerRuntime(Runtime):
 
     def stacks(self, *, timeout: float) -> list[RankStack]:
         """See `Runtime.stacks`."""
-        script = importlib.resources.files("cvs.runtime").joinpath("_stacks.py").read_text()
-        argv = ["python3", "-c", script, self.plan.run_id, str(0.8 * timeout), "py-spy"]
+        argv = stacks_command("python3", self.plan.run_id, 0.8 * timeout, ["py-spy"])
         return rank_stacks(self._run(argv, timeout).stdout)
 
     # --- the end ---
 
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`: a container that is started anew has none of its processes left."""
-        if self._id is None:
-            return []
-        container = self._id
+        for container in self._own():
+            self._restart(container)
+            self._give_back()
+        return []
+
+    def _restart(self, container: str) -> None:
         self._engine.ask(
             "restart its container", lambda client: client.restart(container, timeout=0), seconds=60
         )
-        self._give_back()
-        return []
 
     def _give_back(self) -> None:
         """Make the login user the owner of what root wrote, which that user could not do."""
@@ -267,19 +266,22 @@ class DockerRuntime(Runtime):
 
     def teardown(self) -> None:
         """See `Runtime.teardown`."""
-        if self._id is not None:
-            container, self._id = self._id, None
-            self._engine.ask(
-                "remove its container",
-                lambda client: client.remove_container(container, force=True, v=True),
-                seconds=60,
-                arrived=(NOT_FOUND, lambda _client: None),
-            )
+        for container in self._own():
+            self._remove(container)
+        self._name = None
         self._engine.close()
 
+    def _remove(self, container: str) -> None:
+        self._engine.ask(
+            "remove its container",
+            lambda client: client.remove_container(container, force=True, v=True),
+            seconds=60,
+            arrived=(NOT_FOUND, lambda _client: None),
+        )
+
     def _started(self) -> str:
-        assert self._id is not None
-        return self._id
+        assert self._name is not None
+        return self._name
 
     def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
         return self._engine.execute(self._started(), argv, timeout=timeout, environment=self.plan.variables())

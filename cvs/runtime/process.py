@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import os
 import shutil
 import subprocess
@@ -12,13 +11,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import orjson
-
 from cvs.errors import EnvironmentFault, RunError
 from cvs.hang import RankStack
 from cvs.models import CommandResult, Holder
 from cvs.runtime._leftovers import kill_processes
-from cvs.runtime.base import Runtime, rank_stacks
+from cvs.runtime.base import Runtime, facts_command, facts_of, rank_stacks, stacks_command
 from cvs.transport.base import Process, Sink
 
 INSTALL_TORCH = (
@@ -110,16 +107,16 @@ class ProcessRuntime(Runtime):
                 raise RunError(f"{self.plan.node}: {name}: not found below aorta_path {self.plan.aorta_path}")
 
     def _facts(self, timeout: float) -> dict[str, str]:
-        python = self.plan.torch_python or "python3"
-        script = importlib.resources.files("cvs.runtime").joinpath("_facts.py").read_text()
-        result = self.transport.run(
-            [python, "-c", script], timeout=timeout, environment=self.plan.variables()
-        )
-        if result.exit_code:
-            last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-            raise EnvironmentFault(f"{self.plan.node}: {python}: {last}; {INSTALL_TORCH}")
-        facts: dict[str, str] = orjson.loads(result.stdout.strip().splitlines()[-1])
-        return facts
+        python, variables = self._python, self.plan.variables()
+        result = self.transport.run(facts_command(python), timeout=timeout, environment=variables)
+        try:
+            return facts_of(result, f"{self.plan.node}: {python}")
+        except EnvironmentFault as fault:
+            raise EnvironmentFault(f"{fault}; {INSTALL_TORCH}") from None
+
+    @property
+    def _python(self) -> str:
+        return self.plan.torch_python or "python3"
 
     def start(self, sink: Sink) -> Process:
         """See `Runtime.start`."""
@@ -134,17 +131,14 @@ class ProcessRuntime(Runtime):
 
     def stacks(self, *, timeout: float) -> list[RankStack]:
         """See `Runtime.stacks`."""
-        python = self.plan.torch_python or "python3"
-        script = importlib.resources.files("cvs.runtime").joinpath("_stacks.py").read_text()
         # Beside the job's interpreter or this one, where `pip install` puts it.
-        places = ("py-spy", *(str(Path(path).with_name("py-spy")) for path in (python, sys.executable)))
-        run_id = self.plan.variables()["CVS_RUN_ID"]
-        argv = [python, "-c", script, run_id, str(0.8 * timeout), *places]
+        beside = (str(Path(path).with_name("py-spy")) for path in (self._python, sys.executable))
+        argv = stacks_command(self._python, self.plan.run_id, 0.8 * timeout, ["py-spy", *beside])
         return rank_stacks(self.transport.run(argv, timeout=timeout).stdout)
 
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`."""
-        return kill_processes(self.transport, self.plan.variables()["CVS_RUN_ID"])
+        return kill_processes(self.transport, self.plan.run_id)
 
     def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
         return self.transport.run(argv, timeout=timeout)

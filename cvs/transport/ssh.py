@@ -117,6 +117,7 @@ class SshTransport(Transport):
     def close(self) -> None:
         """See `Transport.close`."""
         with self._lock:
+            self._closed = True
             for channel in self._held:
                 channel.close()
             self._held.clear()
@@ -167,7 +168,7 @@ class SshTransport(Transport):
             raise self._late(argv, timeout)
         if channel.exit_status != -1:
             return channel.exit_status
-        if not self._connected().is_active():  # no word about the command came at all
+        if not channel.get_transport().is_active():  # no word about the command came at all
             raise TransportError(f"{self.node}: the connection was lost while {argv[0]} ran")
         return _KILLED
 

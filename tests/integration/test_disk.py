@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import WITH_TORCH, Done, Files, processes_of, report_of, run_cvs
+from conftest import WITH_TORCH, Done, Files, report_of, run_cvs
 from cvs.run_folder import newest_run_folder
+from processes import processes_of
 
 Mount = Callable[[str], Path]
 

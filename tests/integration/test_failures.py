@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import WITH_TORCH, Files, processes_of, report_of
+from conftest import WITH_TORCH, Files, report_of
 from cvs.run_folder import RunFolder, newest_run_folder
+from processes import processes_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 

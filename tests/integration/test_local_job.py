@@ -25,11 +25,11 @@ from conftest import (
     WITH_TORCH,
     Files,
     assert_as_planned,
-    processes_of,
     report_of,
     run_cvs,
 )
 from cvs.run_folder import RunFolder, newest_run_folder
+from processes import processes_of
 
 pytestmark = pytest.mark.torch
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from conftest import Command, assert_refused, processes_of
+from conftest import Command, assert_refused
+from processes import processes_of
 
 THREE: dict[str, Any] = {
     "username": "u",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import processes_of
 from cvs.config import ClusterConfig
 from cvs.runners import command
 from cvs.runners.command import KEPT_BYTES, Answer, run_on_nodes
+from processes import eventually, processes_of
 
 RUN_ID = secrets.token_hex(6)
 """What all that these tests start has in its environment, by which what is left of it is found."""
@@ -149,15 +149,6 @@ def test_what_lets_go_of_its_output_may_go_on(tmp_path: Path) -> None:
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------
-
-
-def eventually(holds: Callable[[], object], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def interrupt_when(holds: Callable[[], object]) -> None:

@@ -6,8 +6,7 @@ import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from cvs.runners._watch import Watched
 from cvs.runtime.base import Runtime
 from cvs.transport.base import Process, Sink
 from cvs.transport.local import LocalTransport
+from processes import eventually
 
 FAILURES = Path(__file__).parents[2] / "data" / "failures"
 TRACE = "artifacts/torch_profiler/rank2/host_1.2.pt.trace.json"
@@ -119,15 +119,6 @@ def make(folder: RunFolder) -> Iterator[Factory]:
         if node.watched:
             node.watched.process.signal(signal.SIGKILL)
         node.teardown()
-
-
-def eventually(holds: Callable[[], object], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 # --- output -----------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.launch import NodePlan, Site, plan_aorta
 from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.transport.local import LocalTransport
+from processes import eventually, is_running
 
 RUN_ID = f"20261130T120000.000Z-{secrets.token_hex(3)}"
 """Of its own, since tests beside these (pytest-xdist) end the processes of theirs."""
@@ -95,23 +95,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
     node.transport.close()
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and no zombie, which only waits for its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def eventually(holds: Callable[[], object], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 # --- holding ----------------------------------------------------------------------------------------------
@@ -191,6 +174,17 @@ def test_gpus_and_their_libraries_are_recorded(tmp_path: Path) -> None:
     assert facts["hip"] == "6.2.1"
     assert facts["rccl"] == "2.20.5"
     assert facts["gpus"] == "2 x AMD Instinct MI300X, 1 x Other"
+
+
+@pytest.mark.parametrize("built_for", ["", "hip = '6.2.1'", "cuda = '12.4'"])
+def test_only_a_build_for_gpus_is_loaded(tmp_path: Path, built_for: str) -> None:
+    node = Node(tmp_path, NO_TORCH)
+    version = f"__version__ = '9.9.9+cpu'\ncuda = hip = None\n{built_for}\n"
+    (tmp_path / "modules" / "torch" / "version.py").write_text(version)
+    if built_for:
+        assert "libamdhip64" in failure(node, EnvironmentFault)
+    else:
+        assert node.runtime().prepare(timeout=20)["torch"] == "9.9.9+cpu"
 
 
 def failure(node: Node, kind: type[CvsError]) -> str:

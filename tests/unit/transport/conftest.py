@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sshd import Sshd, StartAgent, StartSshd, eventually, free_port, make_key, program, run
+from processes import eventually
+from sshd import Sshd, StartAgent, StartSshd, free_port, make_key, program, run
 
 
 @pytest.fixture

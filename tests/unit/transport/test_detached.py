@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from cvs.errors import TransportError
 from cvs.transport.base import Sink
 from cvs.transport.detached import LIVES, DetachedProcess, job_command, signal_command
 from cvs.transport.local import LocalTransport
+from processes import eventually
 
 
 class Cut(LocalTransport):
@@ -70,15 +70,6 @@ class Job:
     @property
     def output(self) -> bytes:
         return b"".join(self.pieces)
-
-
-def eventually(holds: Callable[[], object], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +21,7 @@ from conftest import REPOSITORY, holder
 from cvs.errors import NodeInUse, TransportError
 from cvs.transport.base import Process
 from cvs.transport.local import LocalTransport
+from processes import eventually, is_running
 
 
 @pytest.fixture
@@ -28,23 +29,6 @@ def local() -> Iterator[LocalTransport]:
     transport = LocalTransport("node-0")
     yield transport
     transport.close()
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and no zombie, which only waits for its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def eventually(holds: Callable[[], object], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def pid_in(file: Path) -> int:

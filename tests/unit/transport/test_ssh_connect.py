@@ -17,6 +17,7 @@ import pytest
 
 from cvs.transport._ssh_connect import SshLimits, connect
 from cvs.transport._ssh_target import SshTarget
+from processes import eventually
 from sshd import (
     QUICK,
     Sshd,
@@ -24,7 +25,6 @@ from sshd import (
     assert_reached,
     connected,
     dsa_key,
-    eventually,
     fingerprint,
     make_key,
     public,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sshd import QUICK, Sshd, StartSshd, connected, eventually, run_there
+from processes import eventually
+from sshd import QUICK, Sshd, StartSshd, connected, run_there
 
 IMPATIENT = replace(QUICK, keepalive=0.3, silence=1.5)
 

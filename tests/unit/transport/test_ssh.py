@@ -1,0 +1,296 @@
+"""A node behind a real sshd on this machine: commands, jobs, the lock, files, and connections that break."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from cvs.config import ClusterConfig
+from cvs.errors import NodeInUse, TransportError
+from cvs.models import Holder
+from cvs.transport.ssh import SshTransport
+from processes import children_of, eventually, is_running
+from sshd import QUICK, Sshd
+
+HOLDER = Holder(run_id="r1", user="alice", host="login", since="2026-11-30T10:00:00+00:00")
+OTHER = HOLDER.model_copy(update={"run_id": "r2"})
+
+Connect = Callable[[], SshTransport]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, sshd: Sshd, key: Path) -> ClusterConfig:
+    sshd.authorize(key)
+    (tmp_path / "known_hosts").write_text(sshd.known_line)
+    (tmp_path / "config").write_text(f"Host node-0\n HostName 127.0.0.1\n Port {sshd.port}\n")
+    return ClusterConfig.model_validate(
+        {
+            "username": getpass.getuser(),
+            "priv_key_file": str(key),
+            "ssh_config": str(tmp_path / "config"),
+            "known_hosts": str(tmp_path / "known_hosts"),
+            "env_vars": {"OF_CLUSTER": "it's one"},
+            "node_dict": {"node-0": {"vpc_ip": "127.0.0.1", "env_vars": {"OF_NODE": "1"}}},
+        }
+    )
+
+
+@pytest.fixture
+def connect(cluster: ClusterConfig) -> Iterator[Connect]:
+    """Makes transports to the one node, each with a connection of its own."""
+    made: list[SshTransport] = []
+
+    def make() -> SshTransport:
+        made.append(SshTransport("node-0", cluster, limits=QUICK))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        transport.close()
+
+
+@pytest.fixture
+def node(connect: Connect) -> SshTransport:
+    return connect()
+
+
+def drop_connections(sshd: Sshd) -> None:
+    """End what serves the connections, as a lost network would; their commands live on."""
+    for pid in children_of(sshd.process.pid):
+        if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pid_in(file: Path) -> int:
+    assert eventually(lambda: file.exists() and file.read_text().endswith("\n")), "it did not start"
+    return int(file.read_text())
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+def test_a_command_and_what_it_leaves(node: SshTransport, tmp_path: Path) -> None:
+    result = node.run(
+        ["sh", "-c", "cat; pwd; echo bad >&2; exit 3"], timeout=10, cwd=str(tmp_path), stdin=b"in\n"
+    )
+    assert (result.exit_code, result.stdout, result.stderr) == (3, f"in\n{tmp_path}\n", "bad\n")
+
+
+def test_words_arrive_as_they_are(node: SshTransport) -> None:
+    words = ["a b", "it's", "$HOME", "*", "", "x\ny", "é"]
+    result = node.run(["printf", "%s\\0", *words], timeout=10)
+    assert result.stdout.split("\0") == [*words, ""]
+
+
+def test_the_environment_is_the_cluster_files_and_the_calls(node: SshTransport) -> None:
+    script = 'echo "$OF_CLUSTER $OF_NODE $OF_CALL"'
+    result = node.run(["sh", "-c", script], timeout=10, environment={"OF_CALL": "a 'b'", "OF_NODE": "2"})
+    assert result.stdout == "it's one 2 a 'b'\n"
+
+
+def test_the_environment_stands_in_no_command_line(node: SshTransport) -> None:
+    script = "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'"
+    result = node.run(["sh", "-c", script], timeout=10, environment={"TOKEN": "open" + "-sesame"})
+    assert "TOKEN" not in result.stdout
+    assert "open-sesame" not in result.stdout
+
+
+def test_output_of_any_length(node: SshTransport) -> None:
+    result = node.run(["sh", "-c", "head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2"], timeout=30)
+    assert (len(result.stdout), len(result.stderr)) == (5_000_000, 3_000_000)
+
+
+def test_a_command_that_takes_too_long_is_ended_there(node: SshTransport, tmp_path: Path) -> None:
+    script = f"echo $$ > {tmp_path}/pid; exec sleep 60"
+    with pytest.raises(TransportError, match=r"^node-0: sh did not end within 1 s and was stopped$"):
+        node.run(["sh", "-c", script], timeout=1)
+    assert eventually(lambda: not is_running(pid_in(tmp_path / "pid")))
+
+
+def test_no_such_folder_or_program(node: SshTransport) -> None:
+    assert node.run(["true"], timeout=10, cwd="/no/such").exit_code == 126
+    assert node.run(["no-such-program"], timeout=10).exit_code == 127
+
+
+def test_more_commands_at_once_than_there_are_channels(node: SshTransport) -> None:
+    def echo(number: int) -> str:
+        return node.run(["sh", "-c", f"sleep 0.2; echo {number}"], timeout=30).stdout
+
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(echo, range(20))) == [f"{number}\n" for number in range(20)]
+
+
+# --- a connection that breaks -----------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_lost_under_a_command(node: SshTransport, sshd: Sshd, tmp_path: Path) -> None:
+    node.run(["true"], timeout=10)
+    cut = Timer(0.5, drop_connections, [sshd])
+    cut.start()
+    with pytest.raises(TransportError, match=r"^node-0: the connection was lost"):
+        node.run(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 20"], timeout=20)
+    cut.join()
+    os.kill(pid_in(tmp_path / "pid"), signal.SIGKILL)
+
+
+def test_the_next_command_makes_a_new_connection(node: SshTransport, sshd: Sshd) -> None:
+    node.run(["true"], timeout=10)
+    drop_connections(sshd)
+    assert node.run(["echo", "again"], timeout=10).stdout == "again\n"
+
+
+def test_none_is_made_once_it_is_closed(node: SshTransport, sshd: Sshd) -> None:
+    node.run(["true"], timeout=10)
+    node.close()
+    assert eventually(lambda: not sshd.sessions())
+    with pytest.raises(TransportError, match=r"^node-0: the connection is closed$"):
+        node.run(["true"], timeout=10)
+
+
+# --- a job ------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """A job on the node, and its output so far."""
+
+    def __init__(self, node: SshTransport, folder: Path, script: str) -> None:
+        self.pieces: list[bytes] = []
+        self.process = node.start(
+            ["sh", "-c", script], cwd=str(folder), environment={"CVS_RUN_ID": "r1"},
+            folder=str(folder / "job"), sink=self.pieces.append,
+        )  # fmt: skip
+
+    @property
+    def output(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def has_said(self, lines: int) -> bool:
+        return self.output.count(b"\n") >= lines
+
+
+def test_a_job_to_its_end(node: SshTransport, tmp_path: Path) -> None:
+    job = Job(node, tmp_path, "echo $CVS_RUN_ID $OF_CLUSTER; pwd; exit 5")
+    assert eventually(lambda: job.process.poll() == 5)
+    assert job.process.drain(5)
+    assert job.output.decode() == f"r1 it's one\n{tmp_path}\n"
+
+
+def test_a_signal_reaches_it(node: SshTransport, tmp_path: Path) -> None:
+    job = Job(node, tmp_path, "echo begun; exec sleep 60")
+    assert eventually(lambda: job.output == b"begun\n")
+    job.process.signal(signal.SIGTERM)
+    assert eventually(lambda: job.process.poll() == -signal.SIGTERM)
+
+
+def test_a_lost_connection_costs_a_job_no_line(node: SshTransport, sshd: Sshd, tmp_path: Path) -> None:
+    job = Job(node, tmp_path, "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.3; done")
+    for lines in (1, 4):
+        assert eventually(partial(job.has_said, lines))
+        drop_connections(sshd)
+    assert eventually(lambda: job.process.poll() == 0)
+    assert job.output == b"".join(b"line %d\n" % number for number in range(1, 9))
+
+
+def test_a_job_that_cannot_be_started(node: SshTransport, tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("no folder")
+    with pytest.raises(TransportError, match=r"^node-0: the job "):
+        Job(node, tmp_path, "true")
+
+
+# --- the lock ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_held_by_one(connect: Connect, tmp_path: Path) -> None:
+    first, second = connect(), connect()
+    assert first.hold(str(tmp_path), HOLDER) is None
+    with pytest.raises(NodeInUse, match=rf"^node-0: {tmp_path} is in use by run r1"):
+        second.hold(str(tmp_path), OTHER)
+    first.let_go()
+    assert second.hold(str(tmp_path), OTHER) is None
+
+
+def test_closing_lets_go_where_no_process_of_the_run_is_left(connect: Connect, tmp_path: Path) -> None:
+    first, second = connect(), connect()
+    first.hold(str(tmp_path), HOLDER)
+    first.close()
+
+    def can_be_had() -> bool:
+        try:
+            second.hold(str(tmp_path), OTHER)
+        except NodeInUse:
+            return False
+        return True
+
+    assert eventually(can_be_had)
+
+
+def test_a_job_holds_the_node_beyond_its_connection(connect: Connect, tmp_path: Path) -> None:
+    first, second = connect(), connect()
+    first.hold(str(tmp_path), HOLDER)
+    Job(first, tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    pid = pid_in(tmp_path / "pid")
+    first.close()
+    try:
+        time.sleep(2.5)  # longer than the node takes to look
+        with pytest.raises(NodeInUse, match=r"in use by run r1"):
+            second.hold(str(tmp_path), OTHER)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_folder_that_cannot_be_used(node: SshTransport, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TransportError, match=rf"^node-0: cannot use {tmp_path}/file: cannot write$"):
+        node.hold(str(tmp_path / "file"), HOLDER)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def test_files_arrive_as_they_are(node: SshTransport, tmp_path: Path) -> None:
+    texts = {"a b/x.json": b"{}\n", "it's/$y": bytes(range(256)) * 1000, "empty": b""}
+    for name, content in texts.items():
+        (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / name).write_bytes(content)
+    (tmp_path / "there" / "other").write_text("not asked for")
+    node.fetch(str(tmp_path / "there"), list(texts), tmp_path / "here", timeout=20)
+    here = tmp_path / "here"
+    assert {str(p.relative_to(here)): p.read_bytes() for p in here.rglob("*") if p.is_file()} == texts
+
+
+def test_a_file_that_is_not_there_costs_no_other(node: SshTransport, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "good").write_text("good")
+    with pytest.raises(TransportError, match=r"^node-0: cannot fetch bad: "):
+        node.fetch(str(tmp_path / "there"), ["bad", "good"], tmp_path / "here", timeout=20)
+    assert (tmp_path / "here" / "good").read_text() == "good"
+
+
+def test_files_that_take_too_long(node: SshTransport, tmp_path: Path) -> None:
+    with (tmp_path / "endless").open("wb") as file:
+        file.truncate(20 << 30)
+    begun = time.monotonic()
+    with pytest.raises(TransportError, match=r"^node-0: files were not fetched within 1 s$"):
+        node.fetch(str(tmp_path), ["endless"], tmp_path / "here", timeout=1)
+    assert time.monotonic() - begun < 8
+    assert not (tmp_path / "here" / "endless").exists()
+
+
+# --- ports ------------------------------------------------------------------------------------------------
+
+
+def test_a_free_port_is_none_that_is_listened_on(node: SshTransport, sshd: Sshd) -> None:
+    taken, first_ephemeral = node._ports()
+    assert sshd.port in taken
+    ports = {node.free_port("127.0.0.1") for _ in range(5)}
+    assert not ports & taken
+    assert max(ports) < first_ephemeral
