@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from cvs.errors import CvsError, TransportError
 
@@ -34,6 +34,27 @@ class Outcome(Generic[_Node, _Value]):
     node: _Node
     value: _Value | None = None
     error: CvsError | None = None
+
+
+class Beside(Generic[_Value]):
+    """Work that goes on beside something else, on one node."""
+
+    def __init__(self, work: Callable[[], _Value]) -> None:
+        self._done: queue.SimpleQueue[tuple[_Value | None, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._do, args=(work,), daemon=True).start()
+
+    def _do(self, work: Callable[[], _Value]) -> None:
+        try:
+            self._done.put((work(), None))
+        except BaseException as error:
+            self._done.put((None, error))
+
+    def result(self) -> _Value:
+        """Wait for the work, which is bounded in itself; its value, or what it raised."""
+        value, error = self._done.get()
+        if error is not None:
+            raise error
+        return cast(_Value, value)
 
 
 def side_by_side(

@@ -16,7 +16,7 @@ from cvs.errors import TransportError
 from cvs.transport.base import Process, Sink, Transport
 
 _JOB = (
-    'folder=$1; shift; mkdir -p "$folder" && echo $$ > "$folder/pid" || exit 126; trap : TERM INT HUP;'
+    'folder=$1; shift; echo $$ > "$folder/pid" || exit 126; trap : TERM INT HUP;'
     ' "$@" > "$folder/console.log" 2>&1 < /dev/null; code=$?;'
     ' echo $code > "$folder/exit_code.part" && mv "$folder/exit_code.part" "$folder/exit_code"'
 )
@@ -50,8 +50,8 @@ _SIGNALLED = 128
 
 
 def clean_command(folder: str) -> list[str]:
-    """Command that takes away what an earlier job with this folder left, before another is started there."""
-    return ["rm", "-f", *(f"{folder}/{name}" for name in ("pid", "exit_code", "console.log"))]
+    """Command that makes a job's folder, without what an earlier job left in it."""
+    return ["sh", "-c", 'mkdir -p "$1" && cd "$1" && rm -f pid exit_code console.log', "sh", folder]
 
 
 def job_command(folder: str, argv: Sequence[str]) -> list[str]:

@@ -15,11 +15,12 @@ import shlex
 import shutil
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from lab.machine import LabError, remove_tree, run
+from lab.machine import LabError, remove_tree, run, side_by_side
 from lab.root_folder import GROUPS
 
 NAMES = ("tiny", "torch")
@@ -27,7 +28,7 @@ NAMES = ("tiny", "torch")
 
 _DEBIAN_PACKAGES = "python3 libstdc++6 libgomp1 ca-certificates iproute2 procps passwd".split()
 _LEFT_OUT = ("doc", "man", "locale", "info")
-_NOT_RUN = ("torch/include", "torch/test")
+_NOT_RUN = ("torch/bin", "torch/include", "torch/test")
 _WHEELS = ("manylinux_2_28", "manylinux2014", "linux")
 _DOCKER_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TORCHRUN = b"#!/usr/bin/python3\nfrom torch.distributed.run import main\nmain()\n"
@@ -97,9 +98,12 @@ def _tiny(image: Image, folder: Path) -> None:
 def _torch(image: Image, folder: Path) -> None:
     """One layer of Debian with Python, one of PyTorch."""
     base, layer, site = folder / "base.tar", folder / "torch.layer", folder / "site"
-    _build_debian(base)
-    python = _python_in(base)
-    _install_torch(site, python)
+    python = _debians_python()
+    halves: list[Callable[[], None]] = [
+        partial(_build_debian, base),
+        partial(_install_torch, site, python),
+    ]
+    side_by_side(lambda half: half(), halves)
     with tarfile.open(layer, "w") as tar:
         tar.add(site, f"usr/local/lib/{python}/dist-packages", filter=_of_root)
         _add(tar, "usr/local/bin/torchrun", _TORCHRUN, 0o755)
@@ -131,10 +135,10 @@ def _debian() -> tuple[str, str]:
     return suite, mirrors.split()[0]
 
 
-def _python_in(base: Path) -> str:
+def _debians_python() -> str:
     """Such as `python3.11`."""
-    with tarfile.open(base) as tar:
-        return next(entry.linkname for entry in tar if entry.name.removeprefix("./") == "usr/bin/python3")
+    shown = run("apt-cache", "show", "--no-all-versions", "python3").stdout
+    return "python" + ".".join(shown.partition("\nVersion: ")[2].split(".")[:2])
 
 
 def _install_torch(site: Path, python: str) -> None:

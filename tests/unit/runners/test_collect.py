@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cvs.errors import TransportError
-from cvs.models import TraceFile
+from cvs.models import CommandResult, TraceFile
 from cvs.runners._collect import Listing, bring_home, listing
 from cvs.transport.local import LocalTransport
 
@@ -256,13 +258,44 @@ def test_a_file_that_does_not_arrive_as_it_left_is_told_and_not_kept(tmp_path: P
     assert not (tmp_path / "home" / "torch_profiler" / "a.json").exists()
 
 
+class Undigested(LocalTransport):
+    """Cannot tell the digest of one file."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+        done = super().run(argv, **options)
+        left = [line for line in done.stdout.split("\0") if not line.endswith("a.json")]
+        return done.model_copy(update={"stdout": "\0".join(left), "stderr": "sh: a.json: no"})
+
+
+def test_a_file_that_cannot_be_verified_is_told_and_not_kept(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        write(tmp_path / "aorta", name, b"{}")
+    files, [problem] = bring_home(
+        Undigested("a"), str(tmp_path / "aorta"), ["a.json", "b.json"], tmp_path / "home", 0, timeout=10
+    )
+    assert [file.path for file in files] == ["home/b.json"]
+    assert problem == "a: 1 files cannot be verified (sh: a.json: no), among them a.json"
+    assert not (tmp_path / "home" / "a.json").exists()
+
+
+def test_digests_are_had_without_openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "xargs", "sha256sum"):
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    write(tmp_path / "aorta", "a.json", b"{}")
+    [file], problems = bring_home(
+        LOCAL, str(tmp_path / "aorta"), ["a.json"], tmp_path / "home", 0, timeout=10
+    )
+    assert (file.sha256, problems) == (hashlib.sha256(b"{}").hexdigest(), [])
+
+
 def test_a_file_that_has_gone_meanwhile_costs_no_other(tmp_path: Path) -> None:
     write(tmp_path / "aorta", "here.json", b"{}")
     names = ["gone.json", "here.json"]
     files, [problem] = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
     assert [file.path for file in files] == ["home/here.json"]
-    assert problem.startswith(f"a: cannot read {tmp_path}/aorta: ")
-    assert "gone.json" in problem
+    assert problem == "a: cannot fetch gone.json: No such file or directory"
 
 
 def test_a_file_for_which_there_is_no_place_costs_no_other(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def start_sshd(tmp_path: Path) -> Iterator[StartSshd]:
             *lines, "ListenAddress 127.0.0.1", "PidFile none", "StrictModes no", "UsePAM no",
             "LogLevel VERBOSE", f"AuthorizedKeysFile {folder}/authorized_keys", "PasswordAuthentication no",
             "KbdInteractiveAuthentication no", "PermitRootLogin yes",
+            "SetEnv SHLVL=2",  # else bash reads a start-up file of whoever runs the tests, at every command
             *(f"HostKey {folder}/host_{kind}" for kind in host_keys),
         ]  # fmt: skip
         (folder / "sshd_config").write_text("\n".join(settings))

@@ -12,7 +12,7 @@ import pytest
 
 from cvs.errors import TransportError
 from cvs.transport.base import Sink
-from cvs.transport.detached import LIVES, DetachedProcess, job_command, signal_command
+from cvs.transport.detached import LIVES, DetachedProcess, clean_command, job_command, signal_command
 from cvs.transport.local import LocalTransport
 from processes import eventually
 
@@ -51,6 +51,7 @@ class Job:
     def start(
         self, script: str, transport: LocalTransport | None = None, patience: float = 20
     ) -> DetachedProcess:
+        subprocess.run(clean_command(self.folder), check=True)
         launcher = subprocess.Popen(job_command(self.folder, ["sh", "-c", script]))
         self.pids.append(launcher.pid)
         pid = Path(self.folder, "pid")

@@ -202,7 +202,7 @@ def test_a_lost_connection_costs_a_job_no_line(node: SshTransport, sshd: Sshd, t
 
 def test_a_job_that_cannot_be_started(node: SshTransport, tmp_path: Path) -> None:
     (tmp_path / "job").write_text("no folder")
-    with pytest.raises(TransportError, match=r"^node-0: the job "):
+    with pytest.raises(TransportError, match=r"^node-0: the job cannot be started: mkdir: .*File exists$"):
         Job(node, tmp_path, "true")
 
 
