@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 
 from cvs.errors import TransportError
 from cvs.models import TraceFile
-from cvs.run_folder import digest
 from cvs.runners._fanout import Beside
 from cvs.transport.base import Transport
 
@@ -94,23 +93,21 @@ def bring_home(
     """
     if not paths:
         return [], []
-    problems = []
     taking = Beside(lambda: _digests(transport, folder, paths, timeout=timeout))
+    here, problem = transport.fetch(folder, paths, into, timeout=timeout)
     try:
-        transport.fetch(folder, paths, into, timeout=timeout)
+        there, complaint = taking.result()
     except TransportError as error:
-        problems.append(str(error))
-    digests, complaint = taking.result()
-    arrived = [path for path in paths if (into / path).is_file()]
-    broken = [path for path in arrived if digest(into / path) != digests.get(path)]
+        there, complaint = {}, f"cannot be verified ({error})"
+    problems = [problem] if problem else []
+    arrived = [path for path in paths if path in here]
+    broken = [path for path in arrived if here[path] != there.get(path)]
     for path in broken:
         (into / path).unlink()
     if broken:
-        told = complaint if broken[0] not in digests else "did not arrive as they left"
+        told = complaint if broken[0] not in there else "did not arrive as they left"
         problems.append(f"{transport.node}: {len(broken)} files {told}, among them {broken[0]}")
-    return [
-        _collected(into, path, digests[path], node_rank) for path in arrived if path not in broken
-    ], problems
+    return [_collected(into, path, here[path], node_rank) for path in arrived if path not in broken], problems
 
 
 def _collected(into: Path, path: str, sha256: str, node_rank: int) -> TraceFile:

@@ -228,7 +228,10 @@ class RunNode:
     def _collect_logs(self) -> None:
         out_dir, limit = self.plan.out_dir_on_node, self.job.limits.transfer
         paths = self._logs_to_fetch(out_dir, limit)
-        self.transport.fetch(out_dir, paths, self.folder.node_logs(self.plan.node_rank), timeout=limit)
+        logs = self.folder.node_logs(self.plan.node_rank)
+        fetched = self.transport.fetch(out_dir, paths, logs, timeout=limit)
+        if fetched.problem:
+            raise TransportError(fetched.problem)
         self.transport.run(["rm", "-rf", out_dir], timeout=limit)
 
     def _logs_to_fetch(self, out_dir: str, limit: float) -> list[str]:

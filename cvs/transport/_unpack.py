@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
 import zstandard
+
+from cvs.transport._written import written
 
 PACK = (
     'cd "$1" || exit 1; if command -v zstd > /dev/null; then echo zstd; pack="zstd -q -1 -c";'
@@ -18,6 +20,7 @@ PACK = (
 )
 """Run by a shell in the folder `$1`, takes paths on its input; says first how it packs."""
 _LONGEST_WORD = 8
+_BLOCK = 1 << 20
 
 
 class Reader(io.RawIOBase):
@@ -37,25 +40,22 @@ class Reader(io.RawIOBase):
         return len(piece)
 
 
-def unpack(stream: IO[bytes], wanted: set[str], into: Path) -> list[str]:
-    """Write each file of `wanted` as it comes, below `into`; nothing is left of one that comes in part.
+def unpack(stream: IO[bytes], wanted: set[str], into: Path) -> Iterator[tuple[str, str | OSError]]:
+    """Write each file of `wanted` as it comes, below `into`: its path, and its digest or why there is none.
 
-    Returns: why some could not be written, one line each.
     Raises: ValueError, EOFError, OSError, tarfile.TarError: the stream is not what it should be.
     """
-    problems = []
-    with _unpacked(stream) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+    with _unpacked(stream) as plain, tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK) as archive:
         for member in archive:
             source = archive.extractfile(member) if member.name in wanted else None
             if source is None:
                 continue
             try:
-                _write(source, into / member.name)
+                yield member.name, written(source, into / member.name)
             except OSError as error:
                 if error.filename is None and error.errno is None:
                     raise  # of the stream, not of the disk
-                problems.append(f"{member.name}: {error.strerror}")
-    return problems
+                yield member.name, error
 
 
 def _unpacked(stream: IO[bytes]) -> IO[bytes]:
@@ -65,14 +65,3 @@ def _unpacked(stream: IO[bytes]) -> IO[bytes]:
     if word == b"gzip":
         return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
     raise ValueError(f"packed in an unknown way ({word.decode(errors='replace')!r})")
-
-
-def _write(source: IO[bytes], target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with target.open("wb") as file:
-            while block := source.read(1 << 20):
-                file.write(block)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -33,6 +33,21 @@ class Stream(Protocol):
 
     def close(self) -> object:
         """End it."""
+
+
+class Fetched(NamedTuple):
+    """Files that came from a node."""
+
+    digests: dict[str, str]
+    """SHA-256 of each as it was written here, in hex, by its path."""
+    problem: str | None
+    """What became of others, in one line."""
+
+    @classmethod
+    def of(cls, node: str, digests: dict[str, str], problems: Sequence[str]) -> Fetched:
+        """With the first of some problems, and how many more there are."""
+        more = f", nor {len(problems) - 1} others" if problems[1:] else ""
+        return cls(digests, f"{node}: cannot fetch {problems[0]}{more}" if problems else None)
 
 
 class Process(ABC):
@@ -112,11 +127,11 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
         """Bring files from below `folder` on the node to the same paths below `into`, as many as will come.
 
-        Raises: TransportError: some cannot be read there or written here, of which nothing is left; or time
-        is up.
+        Nothing is left of one that cannot be read there or written here, or came in part when time was up.
+        Raises: TransportError: the node cannot be reached.
         """
 
     @abstractmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +17,8 @@ from typing import IO
 from cvs.errors import NodeInUse, TransportError
 from cvs.models import CommandResult, Holder
 from cvs.transport._mirror import mirror
-from cvs.transport.base import Process, Sink, Stream, Transport, holder_of
+from cvs.transport._written import written
+from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of
 
 _LONGEST_PIECE = 64 * 1024
 _LAUNCHER_VARIABLES = ("PET_", "TORCHELASTIC_", "CVS_RUN_ID")
@@ -126,20 +126,21 @@ class LocalTransport(Transport):
         _write_holder(lock, holder)
         return unfinished
 
-    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
         """See `Transport.fetch`."""
         deadline = time.monotonic() + timeout
-        failed = []
+        digests: dict[str, str] = {}
+        problems = []
         for path in paths:
             if time.monotonic() > deadline:
-                raise TransportError(f"{self.node}: files were not fetched within {timeout:.0f} s")
+                problems = [f"all files within {timeout:.0f} s"]
+                break
             try:
-                _copy(Path(folder, path), into / path)
+                with Path(folder, path).open("rb") as source:
+                    digests[path] = written(source, into / path)
             except OSError as error:
-                failed.append(f"{path}: {error.strerror}")
-        if failed:
-            more = f", nor {len(failed) - 1} others" if failed[1:] else ""
-            raise TransportError(f"{self.node}: cannot fetch {failed[0]}{more}")
+                problems.append(f"{path}: {error.strerror}")
+        return Fetched.of(self.node, digests, problems)
 
     def stream(self, argv: Sequence[str], sink: Sink) -> int:
         """See `Transport.stream`."""
@@ -185,15 +186,6 @@ class LocalTransport(Transport):
                 f"{self.node}: no port can be opened at {address}: {error.strerror}; vpc_ip must be an"
                 " address of the head node"
             ) from None
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.copyfile(source, target)
-    except OSError:
-        target.unlink(missing_ok=True)  # half a file is worse than none
-        raise
 
 
 def _holder(lock: IO[str]) -> Holder | None:

@@ -23,7 +23,7 @@ from cvs.models import CommandResult, Holder
 from cvs.transport._ssh_connect import SshLimits, connect
 from cvs.transport._ssh_target import resolve
 from cvs.transport._unpack import PACK, Reader, unpack
-from cvs.transport.base import Process, Sink, Stream, Transport, holder_of
+from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of
 from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
 
 CHANNELS = 8
@@ -241,30 +241,34 @@ class SshTransport(Transport):
 
     # --- files ---
 
-    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
         """See `Transport.fetch`; packed and compressed on the node, unpacked as it comes."""
+        digests: dict[str, str] = {}
+        problems: list[str] = []
         if not paths:
-            return
+            return Fetched(digests, None)
         wanted = "\0".join(paths).encode("utf-8", "surrogateescape")
         with self._channel(["sh", "-c", PACK, "sh", folder], timeout) as channel:
             channel.settimeout(timeout)
             errors = _in_background(lambda: channel.makefile_stderr("rb").read())
             feeding = _in_background(lambda: _feed(channel, wanted))
             try:
-                problems = unpack(_reader(channel, timeout), set(paths), into)
+                for path, came in unpack(_reader(channel, timeout), set(paths), into):
+                    if isinstance(came, OSError):
+                        problems.append(f"{path}: {came.strerror}")
+                    else:
+                        digests[path] = came
             except TimeoutError:
-                raise TransportError(f"{self.node}: files were not fetched within {timeout:.0f} s") from None
+                return Fetched.of(self.node, digests, [f"all files within {timeout:.0f} s"])
             except (tarfile.TarError, EOFError, ValueError, zstandard.ZstdError) as error:
-                problems = [f"what arrived is broken: {error}"]
+                problems.append(f"more: what arrived is broken: {error}")
             feeding.join(5)
             errors.join(5)
             said = b"".join(errors.results).decode(errors="replace").splitlines()
             problems += [line.removeprefix("tar: ") for line in said if "previous errors" not in line]
             if not channel.status_event.wait(5) or channel.exit_status != 0:
-                problems = problems or ["the connection was lost"]
-        if problems:
-            more = f", nor {len(problems) - 1} others" if problems[1:] else ""
-            raise TransportError(f"{self.node}: cannot fetch {problems[0]}{more}")
+                problems = problems or ["more: the connection was lost"]
+        return Fetched.of(self.node, digests, problems)
 
     def free_port(self, address: str) -> int:
         """See `Transport.free_port`; read from the node's own table of sockets."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cvs.errors import TransportError
 from cvs.models import CommandResult, TraceFile
 from cvs.runners._collect import Listing, bring_home, listing
+from cvs.transport.base import Fetched
 from cvs.transport.local import LocalTransport
 
 LOCAL = LocalTransport("a")
@@ -243,9 +244,11 @@ def test_more_files_than_one_command_takes(tmp_path: Path) -> None:
 class Lossy(LocalTransport):
     """Loses the end of one file on the way."""
 
-    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> None:
-        super().fetch(folder, paths, into, timeout=timeout)
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
+        fetched = super().fetch(folder, paths, into, timeout=timeout)
         (into / paths[0]).write_bytes(b"cut")
+        fetched.digests[paths[0]] = hashlib.sha256(b"cut").hexdigest()
+        return fetched
 
 
 def test_a_file_that_does_not_arrive_as_it_left_is_told_and_not_kept(tmp_path: Path) -> None:
@@ -256,6 +259,22 @@ def test_a_file_that_does_not_arrive_as_it_left_is_told_and_not_kept(tmp_path: P
     assert problems == ["a: 1 files did not arrive as they left, among them torch_profiler/a.json"]
     assert [file.path for file in files] == ["home/torch_profiler/b.json"]
     assert not (tmp_path / "home" / "torch_profiler" / "a.json").exists()
+
+
+class Mute(LocalTransport):
+    """Is never told any digest."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+        raise TransportError(f"a: {argv[0]} did not end within {options['timeout']} s and was stopped")
+
+
+def test_without_any_digest_nothing_is_kept(tmp_path: Path) -> None:
+    write(tmp_path / "aorta", "a.json", b"{}")
+    folder, home = str(tmp_path / "aorta"), tmp_path / "home"
+    files, [problem] = bring_home(Mute("a"), folder, ["a.json"], home, 0, timeout=10)
+    assert files == []
+    assert problem.startswith("a: 1 files cannot be verified (a: xargs did not end within 10 s")
+    assert not (home / "a.json").exists()
 
 
 class Undigested(LocalTransport):

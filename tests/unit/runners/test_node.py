@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from cvs.run_folder import RunFolder, make_run_folder
 from cvs.runners._node import RunNode
 from cvs.runners._watch import Watched
 from cvs.runtime.base import Runtime
-from cvs.transport.base import Process, Sink
+from cvs.transport.base import Fetched, Process, Sink
 from cvs.transport.local import LocalTransport
 from processes import eventually
 
@@ -223,10 +223,9 @@ def test_a_node_that_left_nothing(make: Factory) -> None:
 class Lossy(LocalTransport):
     """Loses what it fetches."""
 
-    def fetch(self, folder: str, paths: list[str], into: Path, *, timeout: float) -> None:  # type: ignore[override]
-        super().fetch(folder, paths, into, timeout=timeout)
-        for path in paths:
-            (into / path).write_bytes(b"")
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
+        fetched = super().fetch(folder, paths, into, timeout=timeout)
+        return fetched._replace(digests=dict.fromkeys(fetched.digests, "another"))
 
 
 def test_files_that_do_not_arrive_as_they_left_are_an_error(make: Factory) -> None:
