@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,12 @@ class Files:
         text = self.config_file.read_text()
         assert old in text
         self.config_file.write_text(text.replace(old, new))
+
+    def have_a_script_start_the_job(self) -> None:
+        """In place of torchrun; on the first node alone, as that mode has it."""
+        self.edit("master_launch_mode: torchrun", "master_launch_mode: script")
+        text = self.cluster_file.read_text()
+        self.cluster_file.write_text(re.sub(r',\s*"node-1": \{.*?\}', "", text))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,8 +140,8 @@ MODES = {"ddp": 2, "fsdp": 2, "script": 1}
 """How gradients are averaged, or that a script starts the job; and the number of nodes."""
 
 CHOICE = {
-    *(("raise", "script"), ("kill", "ddp"), ("hang", "fsdp")),
-    *(("catch_sigterm", "ddp"), ("killed_launcher", "script"), ("abort_after_end", "ddp")),
+    *(("raise", "ddp"), ("kill", "fsdp"), ("hang", "script")),
+    *(("catch_sigterm", "ddp"), ("killed_launcher", "script"), ("abort_after_end", "script")),
 }
 """What `make test` runs."""
 
@@ -160,9 +160,7 @@ def prepare(files: Files, mode: str) -> None:
     files.edit("join_timeout_seconds: 60", f"join_timeout_seconds: {JOIN}\n  grace_seconds: {GRACE}")
     files.edit("environment:\n", f'environment:\n  TORCH_ELASTIC_SHUTDOWN_TIMEOUT: "{SHUTDOWN}"\n')
     if mode == "script":
-        files.edit("master_launch_mode: torchrun", "master_launch_mode: script")
-        text = files.cluster_file.read_text()
-        files.cluster_file.write_text(re.sub(r',\s*"node-1": \{.*?\}', "", text))
+        files.have_a_script_start_the_job()
 
 
 @contextlib.contextmanager
@@ -316,27 +314,3 @@ def test_a_job_that_stands_still_is_looked_into_and_stopped(tmp_path: Path, file
     stacks = (job.folder.path / "logs" / "node_0" / "stacks.txt").read_text()
     assert stacks.startswith("rank 0\n    _engine_run_backward (")
     assert "    last line: step 5: loss " in stacks
-
-
-@pytest.mark.full
-def test_a_job_that_makes_steps_without_a_word_does_not_stand_still(
-    tmp_path: Path, files: Files, script_as_trainer: Callable[[str], None]
-) -> None:
-    prepare(files, "script")
-    files.edit("stall_seconds: 30", "stall_seconds: 2")
-    script_as_trainer(STEPS_IN_SILENCE)
-    (tmp_path / "aorta" / "scripts").mkdir()
-    (tmp_path / "aorta" / "scripts" / "rccl_exp.sh").write_text("exec python3 $(dirname $0)/../train.py")
-    with under_way(tmp_path, files, "") as job:
-        job.finish()
-    assert "no line and no step" not in job.output
-    assert job.folder.load_manifest().run.status.value == "completed"
-
-
-STEPS_IN_SILENCE = """\
-import time
-print("begun", flush=True)
-for step in range(12):
-    open("rank_00_metrics.jsonl", "a").write("{}")
-    time.sleep(0.5)
-"""

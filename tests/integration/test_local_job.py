@@ -231,9 +231,8 @@ def at_work(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_an_interrupt_stops_everything_and_leaves_the_record(
-    number: signal.Signals, at_work: subprocess.Popen[str], tmp_path: Path
+    at_work: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     folder = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
     second = run(tmp_path)  # while the first runs: refused, and told by whom the nodes are held
@@ -241,7 +240,7 @@ def test_an_interrupt_stops_everything_and_leaves_the_record(
     assert f"is in use by run {folder.run_id} of " in second.output
     assert second.folder.path == folder.path  # a run that is refused leaves nothing
     assert (folder.path.parent / "latest").resolve() == folder.path
-    at_work.send_signal(number)
+    at_work.send_signal(signal.SIGINT)
     job = finish(at_work, tmp_path, timeout=40)
     assert job.exit_code == 2  # pytest's word for an interrupt
     assert processes_of(folder.run_id) == []
@@ -269,30 +268,6 @@ def test_a_killed_cvs_is_noticed_by_the_next_run_which_ends_what_it_left(
     judged = run(tmp_path, f"--run_dir={unfinished.path}", "-k", "evidence")
     assert judged.exit_code == 1
     assert "has not ended, or cvs was killed while it ran" in judged.output
-
-
-@pytest.mark.full
-def test_who_waits_gets_the_nodes_when_they_are_free(tmp_path: Path) -> None:
-    first = start(tmp_path)
-    assert first.stdout is not None
-    next(line for line in first.stdout if "ranks start on" in line)
-    second = run(tmp_path, "--wait=120")
-    assert finish(first, tmp_path).exit_code == 0
-    assert second.exit_code == 0, second.output
-    assert "cvs | waiting until 120 s are over: node-0: " in second.output
-    runs = (tmp_path / "cvs_runs" / "test_aorta").glob("*/manifest.json")
-    assert len({path.parent.resolve() for path in runs}) == 2
-
-
-@pytest.mark.full
-def test_a_hail_of_interrupts_leaves_nothing_running(at_work: subprocess.Popen[str], tmp_path: Path) -> None:
-    folder = newest_run_folder(tmp_path / "cvs_runs", "test_aorta")
-    for _ in range(6):
-        at_work.send_signal(signal.SIGINT)
-        time.sleep(0.05)
-    finish(at_work, tmp_path, timeout=40)
-    assert processes_of(folder.run_id) == []
-    assert folder.load_manifest().run.status.value == "failed"
 
 
 @pytest.mark.full
