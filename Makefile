@@ -1,6 +1,6 @@
 # make demo   the main job here, for real, on the CPU
 # make test   every check
-# make test-all   every check, with the whole tables of faults
+# make test-all   every check, with the whole tables of faults; needs root, as make test-lab
 # make test-lab   on nodes with real sshd and Docker Engines, on this machine; needs root, installs what is missing
 # make bench   speed, each beside a named baseline of the same run; needs root and what `make test-lab` needs
 # All make .venv where it is missing and install what they need; a second call installs nothing.
@@ -31,10 +31,12 @@ test: lint types imports docs sshd $(WITH_TORCH)
 test-all: lint types imports docs sshd $(WITH_TORCH)
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not alone'
 	$(BIN)/pytest -m alone
-
-test-lab: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install
-	PIP_EXTRA_INDEX_URL="$$PIP_EXTRA_INDEX_URL $(TORCH_CPU)" PIP_RETRIES=1 $(BIN)/pytest -m 'lab and not full'
+	$(BIN)/pytest -m lab
+
+test-lab: $(VENV)/.test $(VENV)/.torch
+	PYTHONPATH=tests $(BIN)/python -m lab install
+	$(BIN)/pytest -m 'lab and not full'
 
 bench: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install

@@ -1,4 +1,4 @@
-"""Images for the nodes, built here without `docker build`: a node has no way out to fetch anything.
+"""Images for the nodes, made of what is installed here: neither they nor this machine need fetch anything.
 
 The archives are written by hand, in the form that `docker load` reads, so that an image has one id on all
 nodes.
@@ -11,25 +11,29 @@ import io
 import json
 import os
 import platform
-import shlex
+import re
 import shutil
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from lab.machine import LabError, remove_tree, run, side_by_side
+from lab.machine import LabError, run
 from lab.root_folder import GROUPS
 
 NAMES = ("tiny", "torch")
 """`tiny` is busybox, `torch` Debian with Python and PyTorch for the CPU."""
 
-_DEBIAN_PACKAGES = "python3 libstdc++6 libgomp1 ca-certificates iproute2 procps passwd".split()
-_LEFT_OUT = ("doc", "man", "locale", "info")
-_NOT_RUN = ("torch/bin", "torch/include", "torch/test")
-_WHEELS = ("manylinux_2_28", "manylinux2014", "linux")
+_DEBIAN_PACKAGES = (
+    "bash coreutils dash findutils grep gzip hostname iproute2 libc-bin libstdc++6 passwd procps python3 sed"
+    " tar util-linux"
+).split()
+_PYTHON_PACKAGES = ("torch", "pyyaml")
+_LEFT_OUT = tuple(f"/usr/share/{name}/" for name in ("doc", "info", "lintian", "locale", "man"))
+_NOT_RUN = ("../", "torch/bin/", "torch/include/", "torch/test/")
 _DOCKER_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TORCHRUN = b"#!/usr/bin/python3\nfrom torch.distributed.run import main\nmain()\n"
 
@@ -50,19 +54,13 @@ class Image:
             return "sha256:" + str(json.load(manifest)[0]["Config"]).removesuffix(".json")
 
 
-def _torch_packages() -> list[str]:
-    """What pip is told to install into the image `torch`; CVS_LAB_TORCH_PIP takes its place."""
-    return shlex.split(os.environ.get("CVS_LAB_TORCH_PIP", "torch==2.13.0 numpy pyyaml"))
-
-
 def build(name: str, folder: Path) -> Image:
     """The image of this name; built in `folder` unless it is there, made as it would be now.
 
     Raises: LabError: it cannot be built.
     """
     make = {"tiny": _tiny, "torch": _torch}[name]
-    recipe = " ".join([*_DEBIAN_PACKAGES, *_torch_packages()])
-    digest = hashlib.sha256(recipe.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(_recipe(name).encode()).hexdigest()[:8]
     image = Image(f"cvs-lab/{name}", folder / f"{name}-{digest}.tar")
     if not image.archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +68,14 @@ def build(name: str, folder: Path) -> Image:
             old.unlink()
         make(image, folder)
     return image
+
+
+def _recipe(name: str) -> str:
+    """Of what versions it would be made."""
+    if name == "tiny":
+        return _busybox()
+    shown = run("dpkg-query", "--show", *_debian_packages()).stdout
+    return shown + repr([(package.name, package.version) for package in _python_packages()])
 
 
 def _busybox() -> str:
@@ -82,12 +88,8 @@ def _busybox() -> str:
 def _tiny(image: Image, folder: Path) -> None:
     """Busybox, and the groups that a container is given."""
     busybox, layer = Path(_busybox()), folder / "tiny.layer"
-    groups = {"root": 0, **{name: GROUPS[name] for name in ("tty", "video", "render")}}
     with tarfile.open(layer, "w") as tar:
-        for name in ("bin", "dev", "etc", "proc", "root", "sys", "tmp", "usr", "usr/bin"):
-            tar.addfile(_entry(name, 0o1777 if name == "tmp" else 0o755, tarfile.DIRTYPE))
-        _add(tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
-        _add(tar, "etc/group", "".join(f"{name}:x:{gid}:\n" for name, gid in groups.items()).encode())
+        _add_root(tar)
         _add(tar, "bin/busybox", busybox.read_bytes(), 0o755)
         for applet in run(busybox, "--list").stdout.split():
             if applet != "busybox":
@@ -95,61 +97,78 @@ def _tiny(image: Image, folder: Path) -> None:
     _pack(image, [layer], {"Env": ["PATH=/bin:/usr/bin"], "Cmd": ["sh"]})
 
 
+def _add_root(tar: tarfile.TarFile) -> None:
+    """Folders that every image has, its user and its groups."""
+    for name in ("dev", "etc", "proc", "root", "sys", "tmp", "usr", "usr/bin"):
+        tar.addfile(_entry(name, 0o1777 if name == "tmp" else 0o755, tarfile.DIRTYPE))
+    groups = {"root": 0, **{name: GROUPS[name] for name in ("tty", "video", "render")}}
+    _add(tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
+    _add(tar, "etc/group", "".join(f"{name}:x:{gid}:\n" for name, gid in groups.items()).encode())
+
+
 def _torch(image: Image, folder: Path) -> None:
     """One layer of Debian with Python, one of PyTorch."""
-    base, layer, site = folder / "base.tar", folder / "torch.layer", folder / "site"
-    python = _debians_python()
-    halves: list[Callable[[], None]] = [
-        partial(_build_debian, base),
-        partial(_install_torch, site, python),
-    ]
-    side_by_side(lambda half: half(), halves)
+    base, layer = folder / "base.layer", folder / "torch.layer"
+    python = Path("/usr/bin/python3").resolve().name
+    with tarfile.open(base, "w") as tar:
+        _add_root(tar)
+        _add_debian(tar)
     with tarfile.open(layer, "w") as tar:
-        tar.add(site, f"usr/local/lib/{python}/dist-packages", filter=_of_root)
+        _add_pytorch(tar, f"usr/local/lib/{python}/dist-packages")
         _add(tar, "usr/local/bin/torchrun", _TORCHRUN, 0o755)
         _link(tar, "usr/local/bin/python", "/usr/bin/python3")
-    remove_tree(site)
     path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     _pack(image, [base, layer], {"Env": [path], "Cmd": ["bash"]})
 
 
-def _build_debian(base: Path) -> None:
-    suite, mirror = _debian()
-    add = 'chroot "$1" groupadd -f -g'
-    groups = [f"--customize-hook={add} {GROUPS[name]} {name}" for name in ("video", "render")]
-    run(
-        "mmdebstrap", "--mode=root", "--variant=essential", '--aptopt=Acquire::Languages "none"',
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT),
-        f"--include={','.join(_DEBIAN_PACKAGES)}", *groups, suite, base, mirror, timeout=1800,
-    )  # fmt: skip
+def _debian_packages() -> list[str]:
+    """Debian packages of the image and what they need, as they are installed here."""
+    told = run("apt-cache", "depends", "--recurse", "--important", "--installed", *_DEBIAN_PACKAGES).stdout
+    installed = run("dpkg-query", "--show", "--showformat", "${Package}\n").stdout.splitlines()
+    return sorted(set(told.splitlines()).intersection(installed))
 
 
-def _debian() -> tuple[str, str]:
-    """Release and mirror of this machine's own apt; CVS_LAB_MIRROR names another mirror."""
-    suite = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-    named = os.environ.get("CVS_LAB_MIRROR")
-    targets = ("Created-By: Packages", f"Codename: {suite}", "Component: main")
-    mirrors = named or run("apt-get", "indextargets", "--format", "$(REPO_URI)", *targets, check=False).stdout
-    if not suite or not mirrors:
-        raise LabError("apt names no mirror of this release: apt-get update, or name one in CVS_LAB_MIRROR")
-    return suite, mirrors.split()[0]
+def _add_debian(tar: tarfile.TarFile) -> None:
+    """The files of the packages, and what Python has compiled of them."""
+    listed = run("dpkg", "--listfiles", *_debian_packages()).stdout.splitlines()
+    paths = {line for line in listed if line.startswith("/") and not line.startswith(_LEFT_OUT)}
+    modules = [Path(path) for path in paths if path.endswith(".py")]
+    paths |= {str(found) for file in modules for found in file.parent.glob(f"__pycache__/{file.stem}.*.pyc")}
+    # Without links above, such as /bin is one to /usr/bin.
+    real = {Path(path).parent.resolve() / Path(path).name for path in [*paths, "/etc/ld.so.cache"]}
+    for file in sorted(real - {Path("/")}):
+        if os.path.lexists(file):
+            tar.add(file, str(file).lstrip("/"), recursive=False)
 
 
-def _debians_python() -> str:
-    """Such as `python3.11`."""
-    shown = run("apt-cache", "show", "--no-all-versions", "python3").stdout
-    return "python" + ".".join(shown.partition("\nVersion: ")[2].split(".")[:2])
+def _python_packages() -> list[Distribution]:
+    """PyTorch and what it needs, as installed where this runs."""
+    found: dict[str, Distribution] = {}
+    wanted = list(_PYTHON_PACKAGES)
+    while wanted:
+        name = wanted.pop()
+        with suppress(PackageNotFoundError):  # one that only other platforms need
+            package = distribution(name)
+            if package.name not in found:
+                found[package.name] = package
+                needs = (line for line in package.requires or () if "extra ==" not in line)
+                wanted += [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needs]
+    return list(found.values())
 
 
-def _install_torch(site: Path, python: str) -> None:
-    remove_tree(site)
-    platforms = [f"--platform={tag}_{platform.machine()}" for tag in _WHEELS]
-    run(
-        sys.executable, "-m", "pip", "install", "--quiet", f"--target={site}", "--only-binary=:all:",
-        *platforms, f"--python-version={python.removeprefix('python')}", *_torch_packages(), timeout=1800,
-    )  # fmt: skip
-    for name in _NOT_RUN:
-        remove_tree(site / name)
+def _add_pytorch(tar: tarfile.TarFile, site: str) -> None:
+    python = Path("/usr/bin/python3").resolve().name
+    if python != f"python{sys.version_info[0]}.{sys.version_info[1]}":
+        raise LabError(
+            f"the image torch needs PyTorch for {python}, as Debian has it: make PYTHON={python} …"
+        )
+    packages = _python_packages()
+    if "torch" not in [package.name for package in packages]:
+        raise LabError(f"the image torch needs PyTorch in {sys.prefix}: make test-lab without TORCH_PYTHON")
+    for package in packages:
+        for path in package.files or ():
+            if not str(path).startswith(_NOT_RUN):
+                tar.add(str(path.locate()), f"{site}/{path}", recursive=False, filter=_of_root)
 
 
 def _pack(image: Image, layers: list[Path], config: Mapping[str, list[str]]) -> None:

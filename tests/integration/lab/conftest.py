@@ -60,7 +60,7 @@ def tiny_image(lab: Lab) -> str:
 def torch_image(lab: Lab) -> str:
     """Tag of an image with Python and PyTorch for the CPU, which the first two nodes have.
 
-    It is built once, in a minute; each node takes some 15 s and 1 GB to load it, once.
+    It is made once; each node takes some 15 s and 1 GB to load it, once.
     """
     return lab.load("torch", 2)
 

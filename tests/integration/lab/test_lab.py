@@ -26,9 +26,9 @@ pytestmark = pytest.mark.lab
 
 KEEPS_OUT = [
     (faults.link_down, "No route to host"),
-    (faults.blackhole, "Connection timed out"),
+    pytest.param(faults.blackhole, "Connection timed out", marks=pytest.mark.full),
     (faults.hang, "timed out during banner exchange"),
-    (faults.power_off, "No route to host"),
+    pytest.param(faults.power_off, "No route to host", marks=pytest.mark.full),
     (faults.stop_sshd, "Connection refused"),
     (faults.host_key, "Host key verification failed"),
 ]
@@ -272,6 +272,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.full
 def test_torchrun_across_two_nodes(lab: Lab, torch_image: str) -> None:
     (lab.shared / "train.py").write_text(TRAIN)
     head = lab.nodes[0].address
