@@ -219,6 +219,7 @@ def why(result: RunResult) -> str:
 
 
 PORT_IS_TAKEN = """\
+case "$*" in *--node_rank=1*) sleep 2;; esac
 for word; do case $word in --master_port=*) port=${word#*=};; esac; done
 echo "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network" \\
     "address. port: $port, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
