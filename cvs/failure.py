@@ -36,11 +36,14 @@ _ADDRESS_IN_USE = re.compile(
     r"EADDRINUSE|errno:? ?98\b|code: -?98\b|address (is )?already in use", re.IGNORECASE
 )
 _FAILED_RANK = re.compile(
-    r"rank\s*: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)\s*\n"
-    r"(?:.*\n)?.*?exitcode\s*: (?P<exit_code>-?\d+) \(pid: (?P<pid>\d+)\)"
+    r"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local_rank>\d{1,9})\)\s*\n"
+    r"(?:.*\n)?.*?exitcode\s*: (?P<exit_code>-?\d{1,9}) \(pid: (?P<pid>\d{1,9})\)"
 )
-_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d+) via (?:15|Signals\.SIGTERM)")
-_PREFIX = re.compile(r"^\[[^\]\s]*\d+\]:", re.MULTILINE)
+_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,9}) via (?:15|Signals\.SIGTERM)")
+# These read what jobs print, which may be anything: none may go back over a line more than once.
+_PREFIX = re.compile(r"^\[[^\]\s]*\d\]:", re.MULTILINE)
+_LABEL = re.compile(r"\[[^\]\s]*\]:\s*")
+_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*")
 _SIGTERM = -15
 _SIGABRT = -6
 
@@ -249,10 +252,13 @@ def _said(trail: NodeTrail, rank: int) -> str:
 
 def _last_exception(text: str) -> str | None:
     """Last line that looks like the end of a traceback: `SomeError: message`."""
-    found = re.findall(
-        r"^(?:\[\S*\]:\s*)*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$", text, re.MULTILINE
-    )
-    return found[-1] if found else None
+    for line in reversed(text.split("\n")):
+        start = 0
+        while label := _LABEL.match(line, start):
+            start = label.end()
+        if found := _EXCEPTION.match(line, start):
+            return found[0]
+    return None
 
 
 def _one_line(text: str) -> str:

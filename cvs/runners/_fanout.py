@@ -82,8 +82,11 @@ def side_by_side(
             except BaseException as error:
                 done.put((index, None, error))
 
-    for _ in range(min(at_most, len(nodes))):
-        threading.Thread(target=worker, daemon=True).start()
+    try:
+        for _ in range(min(at_most, len(nodes))):
+            threading.Thread(target=worker, daemon=True).start()
+    except RuntimeError:  # no more threads for this user: what is to be done is done nevertheless
+        worker()
     return _gathered(nodes, done, deadline, f"{what} did not end within {timeout:.0f} s")
 
 

@@ -28,8 +28,8 @@ _WAIT_SECONDS = 20
 """For work on a node that is under way when the run is over."""
 _KEPT_OUTPUT = 256 * 1024
 """Bytes of a log that are looked into for the reason of a failure; the end says most."""
-_LOCAL_RANK = re.compile(rb"^\[[A-Za-z_]\w*?(\d+)\]:")
-"""What torchrun puts before each line of a worker."""
+_LOCAL_RANK = re.compile(rb"^\[[A-Za-z_]\w{0,99}?(\d{1,9})\]:")
+"""What torchrun puts before each line of a worker; bounded, since the line may be anything."""
 
 RANK_LOG_BYTES = 16 * 1024 * 1024
 """Of one log that torchrun keeps of a rank; of a longer one half of it from either end."""
@@ -176,9 +176,13 @@ class RunNode:
         return self.trouble or (self.watched.process.lost if self.watched else None)
 
     def makes_steps(self, seconds: float) -> bool:
-        """Whether a rank has noted a step within the last `seconds`, by the node's own clock."""
-        recent = ["-name", "rank_*_metrics.jsonl", "-mmin", f"-{seconds / 60}"]
-        return bool(self.transport.run(["find", "-L", self.plan.aorta_path, *recent], timeout=30).stdout)
+        """Whether a rank has noted a step, or written anything, within the last `seconds` by its clock.
+
+        Of what ranks write, torchrun hands on whole lines, which a progress bar has none of.
+        """
+        signs = ["(", "-name", "rank_*_metrics.jsonl", "-o", "-name", "std*.log", ")"]
+        find = ["find", "-L", self.plan.aorta_path, *signs, "-mmin", f"-{seconds / 60}"]
+        return bool(self.transport.run(find, timeout=30).stdout)
 
     def stacks(self) -> list[RankStack]:
         """Where each rank stands; kept with the node's logs, and with the last line of each."""
@@ -186,9 +190,12 @@ class RunNode:
         ours = range(first, first + self.job.local_world_size)  # on one machine the others are seen, too
         stacks = [stack for stack in self.runtime.stacks(timeout=20) if stack.rank in ours]
         log = self.folder.path / self.stacks_log
-        log.parent.mkdir(parents=True, exist_ok=True)
         said = (f"{stack}    last line: {self._last_lines.get(stack.rank, '–')}\n" for stack in stacks)
-        log.write_text("".join(said), encoding="utf-8")
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("".join(said), encoding="utf-8")
+        except OSError as error:
+            self._complain(error)
         return stacks
 
     @property
@@ -338,7 +345,7 @@ def _error_message(path: Path) -> str | None:
         message = json.loads(path.read_bytes())["message"]
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
     text = message.get("message") if isinstance(message, dict) else message
     return str(text or "")

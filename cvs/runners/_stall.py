@@ -14,6 +14,8 @@ from cvs.runners._node import RunNode
 
 LOOK_SECONDS = 30
 """For a look at all nodes."""
+_NAP_SECONDS = 2
+"""cvs was stopped itself, or kept from running, where it has not looked for so long."""
 _Value = TypeVar("_Value")
 
 
@@ -29,11 +31,14 @@ class Stall:
         self._nodes = nodes
         self._limits = limits
         self._say = say
-        self._started = self._step_seen = time.monotonic()
+        self._started = self._step_seen = self._looked = time.monotonic()
 
     def __call__(self) -> str | None:
         """Why the job has to end, once it stands still."""
-        seconds = self._limits.stall
+        seconds, now = self._limits.stall, time.monotonic()
+        if now - self._looked > _NAP_SECONDS:
+            self._step_seen = now  # what the job has said meanwhile is yet to be read
+        self._looked = now
         if seconds is None or time.monotonic() - self._last_sign() < seconds:
             return None
         if any(outcome.value for outcome in self._on_all(lambda node: node.makes_steps(seconds))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from docker.types import DeviceRequest, Ulimit
@@ -23,9 +23,12 @@ from cvs.transport.detached import DetachedProcess, clean_command, job_command, 
 
 HOLDER = "cvs.holder"
 """Label with the run that a container is of."""
+_EXPIRES = "cvs.expires"
 PULLS = 32
 """Images that are loaded at the same time, over all nodes."""
 PROGRESS_SECONDS = 5
+_AT_WORK, _ENDED = ("running", "paused", "restarting"), ("exited", "dead")
+"""States of a container; one of a cvs that was killed ends by itself."""
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 _pulling = threading.BoundedSemaphore(PULLS)
 
@@ -51,9 +54,14 @@ class DockerRuntime(Runtime):
     def hold(self, holder: Holder) -> str | None:
         """See `Runtime.hold`; containers of cvs bear the run that they are of."""
         self._holder = holder
-        if busy := next((other for other in self._containers() if other["State"] == "running"), None):
-            raise NodeInUse(f"{self.plan.node}: in use by {_holder(busy) or busy['Names'][0].lstrip('/')}")
-        return None
+        found = self._containers()
+        if busy := next((other for other in found if other["State"] in _AT_WORK), None):
+            raise NodeInUse(f"{self.plan.node}: in use by {_whose(busy)}")
+        left = [other for other in found if other["State"] in _ENDED or _expires(other) < _now()]
+        for other in left:
+            self._remove(other["Id"])
+        whose = ", and of ".join(map(_whose, left))
+        return f"{self.plan.node}: removed the container, which had ended, of {whose}" if left else None
 
     def _containers(self) -> list[dict[str, Any]]:
         """Containers of cvs on the node."""
@@ -156,10 +164,10 @@ class DockerRuntime(Runtime):
         self._engine.ask(f"start container {name}", lambda client: client.start(name))
 
     def _labels(self, lives: int) -> dict[str, str]:
-        ends = datetime.fromtimestamp(datetime.now(timezone.utc).timestamp() + lives, timezone.utc)
+        ends = _now() + timedelta(seconds=lives)
         return {
             HOLDER: self._holder.model_dump_json(),
-            "cvs.expires": ends.isoformat(timespec="seconds"),
+            _EXPIRES: ends.isoformat(timespec="seconds"),
             "cvs.version": cvs.__version__,
         }
 
@@ -197,7 +205,7 @@ class DockerRuntime(Runtime):
         for other in self._containers():
             created = self._inspect(other["Id"])
             if created["State"]["Running"] and created["Created"] < mine:
-                raise NodeInUse(f"{self.plan.node}: in use by {_holder(other)}, which came a moment earlier")
+                raise NodeInUse(f"{self.plan.node}: in use by {_whose(other)}, which came a moment earlier")
 
     def _inspect(self, container: str) -> dict[str, Any]:
         return self._engine.ask("look at a container", lambda client: client.inspect_container(container))
@@ -313,5 +321,18 @@ class PullProgress:
                 self._say(f"pulled {done:.0f} of {total:.0f} MB so far")
 
 
-def _holder(container: dict[str, Any]) -> Holder | None:
-    return holder_of(container["Labels"].get(HOLDER, ""))
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _expires(container: dict[str, Any]) -> datetime:
+    """When it is nobody's any more; a mark that cannot be read gives it all time."""
+    try:
+        return datetime.fromisoformat(container["Labels"].get(_EXPIRES, ""))
+    except ValueError:
+        return datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _whose(container: dict[str, Any]) -> str:
+    """The run that a container is of, else its name."""
+    return str(holder_of(container["Labels"].get(HOLDER, "")) or container["Names"][0].lstrip("/"))

@@ -72,6 +72,8 @@ def _has_torch(python: str) -> bool:
 class ProcessRuntime(Runtime):
     """Plain processes, started by the plan's interpreter."""
 
+    _session = 0
+
     def hold(self, holder: Holder) -> str | None:
         """See `Runtime.hold`."""
         unfinished = self.transport.hold(self.plan.aorta_path, holder)
@@ -121,13 +123,15 @@ class ProcessRuntime(Runtime):
     def start(self, sink: Sink) -> Process:
         """See `Runtime.start`."""
         plan = self.plan
-        return self.transport.start(
+        process = self.transport.start(
             plan.argv,
             cwd=plan.workdir,
             environment=plan.variables(),
             folder=plan.out_dir_on_node,
             sink=sink,
         )
+        self._session = process.session
+        return process
 
     def stacks(self, *, timeout: float) -> list[RankStack]:
         """See `Runtime.stacks`."""
@@ -138,7 +142,7 @@ class ProcessRuntime(Runtime):
 
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`."""
-        return kill_processes(self.transport, self.plan.run_id)
+        return kill_processes(self.transport, self.plan.run_id, self._session)
 
     def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
         return self.transport.run(argv, timeout=timeout)

@@ -53,6 +53,9 @@ class Fetched(NamedTuple):
 class Process(ABC):
     """A job that was started on a node, in a session and process group of its own."""
 
+    session = 0
+    """Id of the session that it leads on the node; 0: not known."""
+
     @abstractmethod
     def poll(self) -> int | None:
         """Exit code, negative for a signal; None while it runs."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cvs.errors import TransportError
+from cvs.transport._lines import Lines
 from cvs.transport.base import Process, Sink, Transport
 
 _JOB = (
@@ -44,7 +45,6 @@ done
 RECONNECT_SECONDS = 60
 """How long a job is followed without a connection before its node is given up."""
 _VANISHED = 3
-_LONGEST_PIECE = 64 * 1024
 _SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a command."""
 
@@ -86,7 +86,7 @@ class DetachedProcess(Process):
         self._folder = folder
         self._alive = alive
         self._send = send
-        self._lines = _Lines(sink)
+        self._lines = Lines(sink)
         self._patience = patience
         self._offset = 0
         self._exit_code: int | None = None
@@ -145,28 +145,3 @@ class DetachedProcess(Process):
     def _take(self, piece: bytes) -> None:
         self._offset += len(piece)
         self._lines.take(piece)
-
-
-class _Lines:
-    """Hands on whole lines, or pieces of those that are too long."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._rest = b""
-
-    def take(self, piece: bytes) -> None:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            self._hand_on(line + b"\n")
-        if len(self._rest) > _LONGEST_PIECE:
-            self._hand_on(self._rest)
-            self._rest = b""
-
-    def _hand_on(self, line: bytes) -> None:
-        for start in range(0, len(line), _LONGEST_PIECE):
-            self._sink(line[start : start + _LONGEST_PIECE])
-
-    def close(self) -> None:
-        if self._rest:
-            self._hand_on(self._rest)
-            self._rest = b""

@@ -16,11 +16,12 @@ from typing import IO
 
 from cvs.errors import NodeInUse, TransportError
 from cvs.models import CommandResult, Holder
+from cvs.transport._lines import Lines
 from cvs.transport._mirror import mirror
 from cvs.transport._written import written
 from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of
 
-_LONGEST_PIECE = 64 * 1024
+_BLOCK = 64 * 1024
 _LAUNCHER_VARIABLES = ("PET_", "TORCHELASTIC_", "CVS_RUN_ID")
 _RANK_VARIABLES = frozenset(
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
@@ -93,7 +94,7 @@ class LocalTransport(Transport):
                 start_new_session=True,
             )
         except OSError as error:
-            where = f" in {cwd}" if error.filename == cwd else ""
+            where = f" in {cwd}" if cwd and error.filename == cwd else ""
             raise TransportError(f"{self.node}: cannot start {argv[0]}{where}: {error.strerror}") from None
         except ValueError as error:  # a null byte, an illegal name of a variable
             raise TransportError(f"{self.node}: cannot start {argv[0]}: {error}") from None
@@ -146,7 +147,7 @@ class LocalTransport(Transport):
         """See `Transport.stream`."""
         process = self._popen(argv, None, None, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         assert process.stdout is not None
-        while piece := os.read(process.stdout.fileno(), _LONGEST_PIECE):
+        while piece := os.read(process.stdout.fileno(), _BLOCK):
             sink(piece)
         return process.wait()
 
@@ -204,9 +205,15 @@ def _write_holder(lock: IO[str], holder: Holder | None) -> None:
 class _LocalProcess(Process):
     def __init__(self, process: subprocess.Popen[bytes], sink: Sink) -> None:
         self._process = process
+        self.session = process.pid
         assert process.stdout is not None
         self._reader = threading.Thread(target=_pump, args=(process.stdout, sink), daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError as error:  # no more threads for this user
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+            raise TransportError(f"cannot follow the job: {error}") from None
 
     def poll(self) -> int | None:
         return self._process.poll()
@@ -223,12 +230,14 @@ class _LocalProcess(Process):
 
 
 def _pump(stream: IO[bytes], sink: Sink) -> None:
+    lines = Lines(sink)
     try:
-        for piece in iter(lambda: stream.readline(_LONGEST_PIECE), b""):
-            sink(piece)
+        while piece := os.read(stream.fileno(), _BLOCK):
+            lines.take(piece)
+        lines.close()
     finally:
         # Whatever became of the sink: a job whose output nobody takes stands still.
-        while stream.read(_LONGEST_PIECE):
+        while os.read(stream.fileno(), _BLOCK):
             pass
 
 

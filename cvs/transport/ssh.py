@@ -196,7 +196,9 @@ class SshTransport(Transport):
         def send(number: int) -> None:
             self.run(signal_command(folder, number), timeout=30)
 
-        return DetachedProcess(self, folder, alive=int(pid), send=send, sink=sink)
+        process = DetachedProcess(self, folder, alive=int(pid), send=send, sink=sink)
+        process.session = int(pid)
+        return process
 
     def _demand(self, result: CommandResult, complaint: str) -> str:
         if result.exit_code:

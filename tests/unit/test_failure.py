@@ -324,3 +324,22 @@ def test_the_saved_logs_name_no_folder_of_a_user() -> None:
     texts = [path.read_text() for path in SAVED_FAILURES.rglob("*") if path.is_file()]
     assert len(texts) > 50
     assert not [found for text in texts if (found := re.search(r"/(home|root|tmp)/\S+", text))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[a]:" * 50_000, "[" + "1" * 200_000, "a." * 100_000, "Error." * 50_000, "[a]: " + "[" * 200_000],
+    ids=["labels", "digits", "dots", "errors", "brackets"],
+)
+def test_no_line_takes_longer_than_it_takes_to_read(line: str) -> None:
+    """An expression that goes back and forth would take hours."""
+    text = f"RuntimeError: the real one\n{line}\n"
+    trail = NodeTrail(0, "a", 1, 3.0, output=text, ranks=(RankTrail(0, 0, stderr=text),))
+    assert failure_of([trail]).ranks == (0,)
+    assert not port_taken(trail, 29500)
+
+
+def test_numbers_that_no_rank_can_have() -> None:
+    summary = torchrun_summary((0, 1, 70)).replace("rank      : 0", f"rank      : {'9' * 5000}")
+    assert summary.count("9") == 5000
+    assert "ended first" in failure_of([NodeTrail(0, "a", 1, 3.0, output=summary)]).reason

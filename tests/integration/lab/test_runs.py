@@ -180,30 +180,30 @@ def test_what_the_container_is_like(
 
 
 def test_a_node_that_fails_stops_the_others(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+    lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
-    lay_out(lab.nodes[:1], TRAINS_FOR_EVER)
-    lay_out(lab.nodes[1:2], "#!/bin/sh\necho 'OSError: no such rail' >&2\nexit 3\n")
-    done = run(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image))
+    lay_out(lab4.nodes[:4], TRAINS_FOR_EVER)
+    lay_out(lab4.nodes[1:2], "#!/bin/sh\necho 'OSError: no such rail' >&2\nexit 3\n")
+    done = run(tmp_path, cluster_file(4), benchmark_file(tmp_path, tiny_image))
     assert done.returncode == 1
     failure = folder_of(tmp_path).load_manifest().run.failure
     assert failure is not None
-    address = lab.nodes[1].address
+    address = lab4.nodes[1].address
     assert failure.reason.startswith(
         f"{address} (node rank 1) ended first, with exit code 3: OSError: no such rail"
     )
     ends = {node.node_rank: node.exit_code for node in folder_of(tmp_path).load_manifest().run.nodes}
-    assert ends == {0: -15, 1: 3}
+    assert ends == {0: -15, 1: 3, 2: -15, 3: -15}
 
 
 def test_a_dropped_connection_loses_no_line(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+    lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
-    lay_out(lab.nodes[:2], TALKS)
-    with started(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image)) as process:
+    lay_out(lab4.nodes[:4], TALKS)
+    with started(tmp_path, cluster_file(4), benchmark_file(tmp_path, tiny_image)) as process:
         for _ in range(3):
             wait_for_line(process, "line ")
-            faults.drop_sessions(lab.nodes[0])
+            faults.drop_sessions(lab4.nodes[0])
             time.sleep(0.5)
         output, _ = process.communicate(timeout=120)
     manifest = folder_of(tmp_path).load_manifest()
@@ -213,10 +213,10 @@ def test_a_dropped_connection_loses_no_line(
 
 
 def test_ctrl_c_stops_everything(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+    lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
-    lay_out(lab.nodes[:2], TRAINS_FOR_EVER)
-    cluster, bench = cluster_file(), benchmark_file(tmp_path, tiny_image)
+    lay_out(lab4.nodes[:4], TRAINS_FOR_EVER)
+    cluster, bench = cluster_file(4), benchmark_file(tmp_path, tiny_image)
     with started(tmp_path, cluster, bench) as process:
         wait_for_line(process, "trains")
         second = run(tmp_path, cluster, bench)
@@ -230,19 +230,41 @@ def test_ctrl_c_stops_everything(
 
 
 def test_the_others_go_on_where_a_container_is_killed_and_are_stopped(
+    lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    lay_out(lab4.nodes[:4], TRAINS_FOR_EVER)
+    with started(tmp_path, cluster_file(4), benchmark_file(tmp_path, tiny_image)) as process:
+        wait_for_line(process, "trains")
+        lab4.nodes[1].run("sh", "-c", "docker kill $(docker ps -q)")
+        process.communicate(timeout=120)
+    run_result = folder_of(tmp_path).load_manifest().run
+    assert {node.node_rank: node.exit_code for node in run_result.nodes} == {0: -15, 1: -9, 2: -15, 3: -15}
+    assert run_result.failure is not None
+    assert run_result.failure.reason.startswith(
+        f"{lab4.nodes[1].address} (node rank 1) lost its launcher to signal 9"
+    )
+
+
+def test_what_a_killed_cvs_left_is_in_the_way_until_it_ends_and_is_then_removed(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
     lay_out(lab.nodes[:2], TRAINS_FOR_EVER)
-    with started(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image)) as process:
+    cluster, bench = cluster_file(), benchmark_file(tmp_path, tiny_image)
+    with started(tmp_path, cluster, bench) as process:
         wait_for_line(process, "trains")
-        lab.nodes[1].run("sh", "-c", "docker kill $(docker ps -q)")
-        process.communicate(timeout=120)
-    run_result = folder_of(tmp_path).load_manifest().run
-    assert {node.node_rank: node.exit_code for node in run_result.nodes} == {0: -15, 1: -9}
-    assert run_result.failure is not None
-    assert run_result.failure.reason.startswith(
-        f"{lab.nodes[1].address} (node rank 1) lost its launcher to signal 9"
-    )
+        process.kill()
+        process.wait()
+    killed = folder_of(tmp_path).run_id
+    lay_out(lab.nodes[:2], "#!/bin/sh\n")
+    refused = run(tmp_path, cluster, bench, "-k", "run_benchmark")
+    assert f"{lab.nodes[1].address}: in use by run {killed} of " in refused.stdout
+    for node in lab.nodes[:2]:
+        node.run("sh", "-c", "docker kill $(docker ps -q)")  # as their time would
+    done = run(tmp_path, cluster, bench, "-k", "run_benchmark")
+    for node in lab.nodes[:2]:
+        told = f"{node.address}: removed the container, which had ended, of run {killed} of "
+        assert f"cvs | {told}" in done.stdout
+    assert folder_of(tmp_path).load_manifest().run.status.value == "completed"
 
 
 @contextmanager

@@ -78,6 +78,15 @@ def test_at_most_so_many_at_once() -> None:
     assert most == 3
 
 
+def test_without_another_thread_the_work_is_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    outcomes = side_by_side([Node("a"), Node("b")], lambda node: node.name, what="work", timeout=5)
+    assert [outcome.value for outcome in outcomes] == ["a", "b"]
+
+
 def test_a_late_node_does_not_keep_the_others_waiting() -> None:
     release = threading.Event()
 

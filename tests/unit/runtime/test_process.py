@@ -332,6 +332,13 @@ def test_a_child_that_keeps_only_the_launchers_variable(node: Node) -> None:
     assert not is_running(child)
 
 
+def test_one_without_any_environment_in_the_launchers_session(node: Node) -> None:
+    runtime = node.started("env -i sh -c 'echo $$ > child; exec sleep 60' & exit 0")
+    child = node.pid("child")
+    assert runtime.kill_leftovers() == []
+    assert not is_running(child)
+
+
 @contextmanager
 def bystander(*argv: str, environment: Mapping[str, str], user: int | None = None) -> Iterator[int]:
     """A process that is not of the run."""
