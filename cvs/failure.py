@@ -5,7 +5,8 @@ those that waited. The evidence is weighed instead, over all nodes, strongest fi
 
 1. a rank that a signal ended, unless torchrun or cvs sent it;
 2. a launcher that a signal ended, unless cvs sent it;
-3. a rank with an error that is no loss of a peer and no time-out, or that ended by itself with a code;
+3. a rank with an error that is no loss of a peer and no time-out, or that ended by itself with a code; where
+   every rank has the same error, all of them;
 4. where there are only time-outs: the ranks that were ended without an error of their own did not arrive;
 5. where a launcher died without a word about its ranks: the ranks that left no word either;
 6. the nodes that the others waited for in vain when all were to meet;
@@ -44,6 +45,7 @@ _FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,9}) via (?:15|Sig
 _PREFIX = re.compile(r"^\[[^\]\s]*\d\]:", re.MULTILINE)
 _LABEL = re.compile(r"\[[^\]\s]*\]:\s*")
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*")
+_FAILED = "failed"
 _SIGTERM = -15
 _SIGABRT = -6
 
@@ -114,7 +116,7 @@ def first_failure(trails: Sequence[NodeTrail]) -> Failure | None:
         _first_to_end,
     ]
     suspect = next(found for rule in rules if (found := rule(by_end)))
-    return _told(suspect)
+    return _told_of_all(suspect, by_end) or _told(suspect)
 
 
 def port_taken(head: NodeTrail, port: int) -> bool:
@@ -162,7 +164,7 @@ def _own_error(trails: Sequence[NodeTrail]) -> _Suspect | None:
         for rank in trail.ranks:
             message = rank.error or _last_exception(rank.stderr)
             if message and not _PEER_LOSS.search(message):
-                return _Suspect(trail, [rank.rank], f"failed: {_one_line(message)}")
+                return _Suspect(trail, [rank.rank], f"{_FAILED}: {_one_line(message)}")
     return None
 
 
@@ -264,6 +266,17 @@ def _last_exception(text: str) -> str | None:
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 200 else line[:199] + "…"
+
+
+def _told_of_all(suspect: _Suspect, trails: Sequence[NodeTrail]) -> Failure | None:
+    """Where every rank says what the suspect says, as of a misspelled option, no node is to be looked at."""
+    ranks = sorted(rank.rank for trail in trails for rank in trail.ranks)
+    said = {rank.error or _last_exception(rank.stderr) for trail in trails for rank in trail.ranks}
+    if not suspect.what.startswith(_FAILED) or len(ranks) == 1 or len(said) > 1:
+        return None
+    log, text = _log_of(suspect.node, suspect.ranks)
+    reason = f"all {len(ranks)} ranks failed alike{suspect.what.removeprefix(_FAILED)}"
+    return Failure(reason=reason, ranks=tuple(ranks), log=log, tail=tuple(_tail(text)))
 
 
 def _told(suspect: _Suspect) -> Failure:

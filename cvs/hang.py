@@ -2,7 +2,8 @@
 
 A rank that waits for others stands in PyTorch's collectives, or in backward, where gradients are averaged;
 one that did not arrive stands elsewhere. Where nobody is seen to wait (on a GPU a rank waits in whatever line
-reads a result), most ranks wait at one place, and the few that stand elsewhere did not arrive.
+reads a result), most ranks wait at one place, and the few that stand elsewhere did not arrive. A rank that is
+loading modules waits for nobody, wherever the code of those modules lies.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import PurePosixPath
 
 _OF_TORCH = re.compile(r"(^|/)torch/")
 _OF_COLLECTIVES = re.compile(r"(^|/)torch/(distributed|nn/parallel)/")
+_OF_IMPORT = "importlib._bootstrap"
 _BACKWARD = "_engine_run_backward"
 
 
@@ -56,8 +58,15 @@ class RankStack:
         return next(own, next(iter(self.frames), None))
 
     @property
+    def loads(self) -> bool:
+        """Whether it is loading modules."""
+        return any(_OF_IMPORT in frame.file for frame in self.frames)
+
+    @property
     def waits(self) -> bool:
         """Whether it stands in a collective, or in backward."""
+        if self.loads:
+            return False
         for frame in self.frames:
             if not _OF_TORCH.search(frame.file) or frame.function == "<module>":
                 return False
@@ -72,10 +81,11 @@ def did_not_arrive(stacks: Sequence[RankStack]) -> list[RankStack]:
     waiting = [stack for stack in read if stack.waits]
     if waiting and len(waiting) < len(read):
         return [stack for stack in read if not stack.waits]
-    [(common, count)] = Counter(stack.place for stack in read).most_common(1) or [(None, 0)]
-    if 2 * count > len(read):
-        return [stack for stack in read if stack.place != common]
-    return []
+    places = [None if stack.loads else stack.place for stack in read]
+    [(common, count)] = Counter(places).most_common(1) or [(None, 0)]
+    if common is None or 2 * count <= len(read):
+        return []
+    return [stack for stack, place in zip(read, places, strict=True) if place != common]
 
 
 def where_they_stand(stacks: Sequence[RankStack]) -> str:
@@ -89,6 +99,8 @@ def where_they_stand(stacks: Sequence[RankStack]) -> str:
 def _described(stack: RankStack) -> str:
     if stack.error:
         return f"cannot be looked into ({stack.error})"
+    if stack.loads:
+        return "still loading modules"
     place = stack.place.brief if stack.place else "no Python code"
     return f"in {place}{', waiting for others' if stack.waits else ''}"
 

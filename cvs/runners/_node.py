@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cvs.errors import CvsError, TransportError
@@ -208,8 +208,10 @@ class RunNode:
         if self._lock.acquire(timeout=_WAIT_SECONDS):  # a start that is under way
             self._lock.release()
         process: Process | None = self.watched.process if self.watched else None
-        if process is not None and process.poll() is None:
-            process.signal(signal.SIGKILL)
+        if self.watched and process is not None and process.poll() is None and process.lost is None:
+            self.watched.stopped = True
+            with suppress(CvsError):  # what the signal does not reach, the next line does
+                process.signal(signal.SIGKILL)
         self.left_running = self.runtime.kill_leftovers()
         if process is not None and self._log is not None:
             process.drain(5)
@@ -239,11 +241,15 @@ class RunNode:
         fetched = self.transport.fetch(out_dir, paths, logs, timeout=limit)
         if fetched.problem:
             raise TransportError(fetched.problem)
-        self.transport.run(["rm", "-rf", out_dir], timeout=limit)
+        removed = self.transport.run(["rm", "-rf", out_dir], timeout=limit)
+        if removed.exit_code:
+            raise TransportError(f"{self.name}: {_first_line(removed.stderr)}")
 
     def _logs_to_fetch(self, out_dir: str, limit: float) -> list[str]:
         """What torchrun left; of a log that is too long its beginning and its end, cut on the node."""
         found = self.transport.run(["find", out_dir, "-type", "f", "-printf", "%s\\t%P\\0"], timeout=limit)
+        if found.exit_code:
+            self.note(TransportError(f"{self.name}: {_first_line(found.stderr)}"))
         sizes = [entry.split("\t", 1) for entry in found.stdout.split("\0") if entry]
         for size, path in sizes:
             if int(size) > RANK_LOG_BYTES:
@@ -333,6 +339,10 @@ class RunNode:
             log=self.folder.relative(path / "stderr.log"),
             stdout_log=self.folder.relative(path / "stdout.log"),
         )
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[0]
 
 
 def _line(piece: bytes) -> str:

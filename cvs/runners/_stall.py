@@ -51,7 +51,7 @@ class Stall:
 
     def _last_sign(self) -> float:
         heard = [node.heard for node in self._nodes if node.heard is not None]
-        return max(self._step_seen, *heard) if heard else self._started + self._limits.join
+        return max(self._step_seen, *(heard or [self._started + self._limits.join]))
 
     def _on_all(self, work: Callable[[RunNode], _Value]) -> list[Outcome[RunNode, _Value]]:
         return side_by_side(self._nodes, work, what="a look at the job", timeout=LOOK_SECONDS)

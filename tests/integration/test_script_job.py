@@ -128,3 +128,46 @@ def test_steps_without_a_word_are_no_standing_still(start: Start, files: Files) 
     )
     assert "no line and no step" not in run.finish()[1]
     assert run.folder.load_manifest().run.status.value == "completed"
+
+
+def test_an_interrupt_at_once_blames_nobody(start: Start) -> None:
+    run = start("echo begun; exec sleep 60")
+    run.wait_for("ranks start on")
+    run.process.send_signal(signal.SIGINT)
+    run.finish()
+    recorded = run.folder.load_manifest().run
+    assert recorded.failure is not None
+    assert (recorded.failure.reason, recorded.failure.node) == ("interrupted before its end", None)
+    assert processes_of(run.folder.run_id) == []
+
+
+def test_what_clears_its_environment_and_stays_in_the_session_is_ended(start: Start) -> None:
+    run = start("env -i sleep 61.5 & echo begun")
+    run.finish()
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\x0061.5" in read(path)]
+
+
+def read(path: Path) -> bytes:
+    """Empty where its process has ended."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_progress_bar_is_no_standing_still(start: Start, files: Files) -> None:
+    files.edit("stall_seconds: 30", "stall_seconds: 2")
+    run = start("echo begun; for i in $(seq 10); do printf '\\rstep %d' $i; sleep 0.5; done")
+    assert "no line and no step" not in run.finish()[1]
+    assert run.folder.load_manifest().run.status.value == "completed"
+
+
+def test_a_cvs_that_is_stopped_for_a_while_takes_its_job_for_what_it_is(start: Start, files: Files) -> None:
+    files.edit("stall_seconds: 30", "stall_seconds: 2")
+    run = start("for i in $(seq 12); do echo step $i; sleep 0.5; done")
+    run.wait_for("step 2$")
+    run.process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    run.process.send_signal(signal.SIGCONT)
+    assert "no line and no step" not in run.finish()[1]
+    assert run.folder.load_manifest().run.status.value == "completed"

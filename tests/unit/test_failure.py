@@ -299,6 +299,26 @@ def test_not_one_that_cvs_ended_if_another_failed_by_itself() -> None:
     assert failure_of([stopped, NodeTrail(1, "b", 1, 9.0)]).node == "b"
 
 
+def test_where_all_ranks_fail_alike_no_node_is_named() -> None:
+    told = "UsageError: inject.knd: no such key"
+    nodes = [
+        NodeTrail(
+            node,
+            f"n{node}",
+            1,
+            3.0 + node,
+            ranks=tuple(RankTrail(2 * node + i, i, error=told, log="x", stderr=told) for i in (0, 1)),
+        )
+        for node in (0, 1)
+    ]
+    found = failure_of(nodes)
+    assert found.reason == f"all 4 ranks failed alike: {told}"
+    assert (found.node, found.ranks, found.log, found.tail) == (None, (0, 1, 2, 3), "x", (told,))
+    last = replace(nodes[1].ranks[1], error=None, stderr="")
+    found = failure_of([nodes[0], replace(nodes[1], ranks=(nodes[1].ranks[0], last))])
+    assert found.reason == f"rank 0 on n0 (node rank 0) failed: {told}"
+
+
 def test_at_a_time_out_nobody_is_blamed() -> None:
     nodes = [NodeTrail(rank, name, -15, 60.0 + rank, stopped_by_cvs=True) for rank, name in enumerate("ab")]
     assert first_failure(nodes) is None

@@ -92,3 +92,22 @@ def test_ranks_at_one_place_are_told_together() -> None:
 def test_a_stack_for_reading() -> None:
     assert str(at(3, LOADS, READS)) == "rank 3\n    load (data.py:7)\n    read_result (train.py:7)\n"
     assert str(RankStack(3, error="no py-spy")) == "rank 3\n    no py-spy\n"
+
+
+def loading(rank: int, *places: str) -> RankStack:
+    """A rank in the midst of an import, with these calls inside it."""
+    return at(rank, *places, "<frozen importlib._bootstrap>:_call_with_frames_removed", "train.py:<module>")
+
+
+def test_ranks_that_are_loading_modules_wait_for_nobody_and_nobody_is_blamed() -> None:
+    inner = "torch/distributed/fsdp/api.py:_create_fn"
+    stacks = [loading(0, inner), loading(1, inner), loading(2, "dataclasses.py:_create_fn"), at(3, "a.py:f")]
+    assert did_not_arrive(stacks) == []
+    assert where_they_stand(stacks) == "ranks 0, 1, 2 still loading modules; rank 3 in f (a.py:7)"
+
+
+def test_one_that_is_loading_while_the_others_wait_did_not_arrive() -> None:
+    others = [at(rank, "torch/distributed/c10d.py:all_reduce", "train.py:train") for rank in (0, 1, 2)]
+    assert did_not_arrive([*others, loading(3)]) == [loading(3)]
+    elsewhere = [at(rank, "train.py:read") for rank in (0, 1, 2)]
+    assert did_not_arrive([*elsewhere, loading(3)]) == [loading(3)]
