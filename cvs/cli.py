@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import cvs
 from cvs.commands import check_config, completion, copy_config, exec, generate, run, schema, suites
@@ -14,16 +16,26 @@ from cvs.errors import CvsError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _replace_closed_streams()
     try:
         return _command(words)
     except CvsError as error:
-        print(error, file=sys.stderr)
+        from cvs.config.terminal import printable_lines
+
+        print(printable_lines(str(error)), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # else Python tells of it once more
         return 1
+
+
+def _replace_closed_streams() -> None:
+    """Let nobody read what is written to a stream that the caller closed (`>&-`); pytest needs each."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  (open to the end)
 
 
 def _command(words: list[str]) -> int:

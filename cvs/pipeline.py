@@ -12,14 +12,14 @@ assert not check(result, bench.expected_results)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
 from cvs.config import AortaConfig, ClusterConfig, ExpectedResults
 from cvs.errors import EvidenceError
 from cvs.metrics import aggregates
-from cvs.models import SCHEMA_VERSION, BenchmarkResult, LeftOut, ParseResult, RunResult, TraceSet
+from cvs.models import BenchmarkResult, LeftOut, ParseResult, RunResult, TraceSet
 from cvs.reports.json_report import json_report
 from cvs.run_folder import Manifest, RunFolder, make_run_folder, write_whole
 from cvs.runners._base_runner import BaseRunner
@@ -98,17 +98,23 @@ def _not_of_this_time(run: RunResult, parsed: ParseResult) -> Iterator[str]:
     that of this machine may be set while the job runs: its windows lie between the start and the end, as told
     before or after that.
     """
-    seconds = timedelta(seconds=run.duration_seconds or 0)
-    start = datetime.fromisoformat(run.started)
-    end = datetime.fromisoformat(run.ended) if run.ended else start + seconds
-    began, ended = min(start, end - seconds).timestamp(), max(end, start + seconds).timestamp()
+    seconds = run.duration_seconds or 0
+    start = datetime.fromisoformat(run.started).timestamp()
+    end = datetime.fromisoformat(run.ended).timestamp() if run.ended else start + seconds
+    began, ended = min(start, end - seconds), max(end, start + seconds)
     for rank in parsed.ranks:
         if rank.start_ns is None:
             continue
         window = rank.start_ns / 1e9
         if not began - ONE_RUN_SECONDS <= window <= ended + ONE_RUN_SECONDS:
-            when = f"{datetime.fromtimestamp(window, timezone.utc):%Y-%m-%d %H:%M} UTC"
-            yield f"rank {rank.rank}: its trace was recorded at {when}, not during this run"
+            yield f"rank {rank.rank}: its trace was recorded {_when(window)}, not during this run"
+
+
+def _when(seconds: float) -> str:
+    try:
+        return f"at {datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g} s after 1970"
 
 
 def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:
@@ -118,13 +124,20 @@ def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:
 def result_of(folder: RunFolder, parser: Parser) -> BenchmarkResult:
     """The run's saved metrics.
 
-    Measured now where none are saved, or only those of another version, or a collected file changed since.
+    Measured now where none are saved, or only such as cannot be read or are of another version, and where a
+    collected file changed since.
     """
-    if folder.has_result:
-        result, run = folder.load_result(), folder.load_manifest().run
-        same = (result.schema_version, result.run_id) == (SCHEMA_VERSION, run.run_id)
-        if same and all(map(folder.result_is_newer, run.files)):
-            return result
+    if not folder.has_result:
+        return measure(folder, parser)
+    run = folder.load_manifest().run
+    try:
+        result = folder.load_result()
+    except EvidenceError as error:
+        anew = measure(folder, parser)
+        # Not saved: the next time these are the saved metrics, and all is well with them.
+        return anew.model_copy(update={"warnings": (*anew.warnings, f"measured anew: {error}")})
+    if result.run_id == run.run_id and all(map(folder.result_is_newer, run.files)):
+        return result
     return measure(folder, parser)
 
 
@@ -152,4 +165,8 @@ def _differing(where: str, then: Any, now: Any) -> list[str]:
             for key in keys
             for line in _differing(f"{where}.{key}" if where else key, then.get(key), now.get(key))
         ]
-    return [] if then == now else [f"{where}: {then!r} then, {now!r} now"]
+    return [] if then == now else [f"{where}: {_set_to(then)} then, {_set_to(now)} now"]
+
+
+def _set_to(value: Any) -> str:
+    return "not set" if value is None else repr(value)

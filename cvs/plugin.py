@@ -6,6 +6,7 @@ A suite is a test module with a `BENCHMARK`; its cases take the fixture `suite` 
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -18,11 +19,13 @@ from typing import Any
 import pytest
 
 from cvs.config import AortaConfig, ClusterConfig
+from cvs.config.scalars import MOST_SECONDS
+from cvs.config.terminal import printable, printable_lines
 from cvs.errors import ConfigError, CvsError, EvidenceError
 from cvs.models import BenchmarkResult, RunResult, Violation
 from cvs.pipeline import Parser, differences, measure, result_of, write_report
 from cvs.reports.table import text_report
-from cvs.run_folder import RunFolder, new_run_folder, newest_run_folder, open_run_folder
+from cvs.run_folder import Manifest, RunFolder, new_run_folder, newest_run_folder, open_run_folder
 from cvs.runners._base_runner import BaseRunner
 from cvs.thresholds import EVIDENCE, check_evidence, check_limit
 
@@ -51,6 +54,7 @@ class Suite:
         self._config = config
         self._ran = False
         self._own_run: RunFolder | None = None
+        self._refused: str | None = None
         self._measured: BenchmarkResult | None = None
         self._reported: Path | None = None
 
@@ -141,18 +145,33 @@ class Suite:
         return self._newest()
 
     def _newest(self) -> RunFolder:
+        if self._refused:
+            raise EvidenceError(self._refused)
         folder = newest_run_folder(self._runs_dir, self.benchmark.suite)
         manifest = folder.load_manifest()
         changed = differences(manifest, self.cluster, self.config)
         if changed:
-            raise EvidenceError(
-                f"the newest run {folder.path} was not made with these files as they are now:\n"
-                f"  made with {manifest.cluster_file} and {manifest.config_file},\n"
-                f"  now given {self._file('cluster_file')} and {self._file('config_file')}; they differ in\n"
-                + "".join(f"    {line}\n" for line in changed)
-                + "Run the benchmark again, or name a run with --run_dir"
-            )
+            # The first case tells all of it, each further one that there is nothing to judge.
+            self._refused = f"nothing to judge: the newest run {folder.run_id} was not made with these files"
+            raise EvidenceError(self._changed_since(folder, manifest, changed))
         return folder
+
+    def _changed_since(self, folder: RunFolder, manifest: Manifest, changed: list[str]) -> str:
+        then = (manifest.cluster_file, manifest.config_file)
+        now = (str(self._file("cluster_file")), str(self._file("config_file")))
+        same = "  made with the same files, with other values:"
+        other = f"  made with {then[0]} and {then[1]},\n  now given {now[0]} and {now[1]}; they differ in"
+        overridden = any(line.startswith("training_overrides") for line in changed)
+        cures = ["give the --training_overrides of that run"] if overridden else []
+        cures += ["run the benchmark again", "or name a run with --run_dir"]
+        return "\n".join(
+            [
+                f"the newest run {folder.path} was not made with these files as they are now:",
+                same if then == now else other,
+                *(f"    {line}" for line in changed),
+                f"To judge it: {', '.join(cures)}",
+            ]
+        )
 
     # --- its numbers ---
 
@@ -210,12 +229,12 @@ def parse_overrides(text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _seconds(text: str) -> float:
-    """What `--wait` says; ValueError becomes the parser's message."""
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError
-    return seconds
+def seconds_to_wait(text: str) -> float:
+    """What `--wait` says."""
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= MOST_SECONDS:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {MOST_SECONDS}")
 
 
 # --- pytest's hooks and fixtures ---------------------------------------------------------------------------
@@ -250,7 +269,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--wait",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds_to_wait,
         default=0,
         help="how long to wait for nodes that another run holds (default: refuse at once)",
     )
@@ -297,14 +316,17 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     try:
         return (yield)
     except CvsError as error:
-        message = str(error)
+        message = printable_lines(str(error))
     # Outside the handler, where it would be shown as a second error during the first.
     pytest.fail(message, pytrace=False)
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Keep the cases of a suite in one process under pytest-xdist: they share what is on disk."""
-    if config.getoption("cluster_file") and config.getoption("dist", "no") in ("load", "worksteal"):
+    """Keep the cases of a suite in one process under pytest-xdist: they share what is on disk.
+
+    However the tests were to be spread: also `each` would have every process run the benchmark.
+    """
+    if config.getoption("cluster_file") and config.getoption("dist", "no") != "no":
         config.option.dist = "loadfile"
 
 
@@ -338,4 +360,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def warn(messages: list[str]) -> None:
     """Have pytest show what is no error."""
     for message in messages:
-        warnings.warn(CvsWarning(message), stacklevel=2)
+        warnings.warn(CvsWarning(printable(message)), stacklevel=2)

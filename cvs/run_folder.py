@@ -15,19 +15,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 import cvs
-from cvs.errors import EvidenceError, RunError
+from cvs.config.scalars import MOST_PER_NODE, UNSPEAKABLE
+from cvs.errors import CvsError, EvidenceError, RunError
 from cvs.launch import LaunchPlan
 from cvs.models import SCHEMA_VERSION, BenchmarkResult, Frozen, RunResult, RunStatus, TraceFile
 
@@ -47,6 +51,52 @@ class Manifest(Frozen):
     """As resolved, without secrets."""
     plan: LaunchPlan
     run: RunResult
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Manifest:
+        for flaw in _flaws(self.plan, self.run):
+            raise ValueError(flaw)
+        return self
+
+
+_LONGEST_SECONDS = 366 * 24 * 60 * 60
+_LONGEST_NAME = 255
+"""Bytes, on every file system of Linux."""
+
+
+def _flaws(plan: LaunchPlan, run: RunResult) -> Iterator[str]:
+    """What no run leaves, and what judging could not end on, or not well."""
+    for key, time in (("started", run.started), ("ended", run.ended)):
+        if time is not None and not _is_time(time):
+            yield f"run.{key}: {time[:40]!r} is no time (ISO 8601, with its distance from UTC)"
+    if run.duration_seconds is not None and not 0 <= run.duration_seconds <= _LONGEST_SECONDS:
+        yield f"run.duration_seconds: no run takes {run.duration_seconds:g} s"
+    if not run.num_nodes == plan.num_nodes == len(plan.nodes):
+        yield f"run.num_nodes: is {run.num_nodes}, and there are plans for {len(plan.nodes)} nodes"
+    if not 1 <= run.local_world_size <= MOST_PER_NODE:
+        yield f"run.local_world_size: {run.local_world_size} is not from 1 to {MOST_PER_NODE}"
+    for index, file in enumerate(run.files):
+        if not _is_below(file.path):
+            yield f"run.files.{index}.path: {file.path[:40]!r} is no path of a collected file"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_below(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    named = bool(parts) and ".." not in parts and not path.startswith("/") and not UNSPEAKABLE.search(path)
+    return named and all(len(part.encode()) <= _LONGEST_NAME for part in parts)
+
+
+class _Versioned(BaseModel):
+    """Of any of our files: the version of what it is written from."""
+
+    schema_version: int
 
 
 LEAST_FREE_BYTES = 128 * 1024 * 1024
@@ -139,14 +189,15 @@ class RunFolder:
     @property
     def is_recorded(self) -> bool:
         """Whether the run was begun."""
-        return (self.path / "manifest.json").exists()
+        return _is_there(self.path / "manifest.json")
 
     def load_manifest(self) -> Manifest:
         """The manifest.
 
-        Raises: EvidenceError: there is none, or it cannot be read.
+        Raises: EvidenceError: there is none, it cannot be read, is of another version, or no run's.
         """
-        return self._load("manifest.json", Manifest, "is no folder of a run")
+        cure = "; judge the run with the version that made it, or run the benchmark again"
+        return self._load("manifest.json", Manifest, "is no folder of a run", cure)
 
     def save_result(self, result: BenchmarkResult) -> None:
         """Write the metrics, whole or not at all."""
@@ -155,51 +206,65 @@ class RunFolder:
     @property
     def has_result(self) -> bool:
         """Whether metrics were saved."""
-        return (self.path / "metrics.json").exists()
+        return _is_there(self.path / "metrics.json")
 
     def result_is_newer(self, file: TraceFile) -> bool:
         """Whether a collected file is as it was when the metrics were saved, as far as can be told unread."""
         path = self.traces / file.path
-        if not path.is_file():
+        try:
+            if not path.is_file():
+                return False
+            now, saved = path.stat(), (self.path / "metrics.json").stat()
+        except OSError:
             return False
-        now, saved = path.stat(), (self.path / "metrics.json").stat()
         # File systems tell time in coarse ticks: one and the same may be later.
         return now.st_size == file.size and now.st_mtime_ns < saved.st_mtime_ns
 
     def load_result(self) -> BenchmarkResult:
         """The saved metrics.
 
-        Raises: EvidenceError: there are none, or they cannot be read.
+        Raises: EvidenceError: there are none, they cannot be read, or are of another version.
         """
         return self._load("metrics.json", BenchmarkResult, "has no metrics yet: run test_parse_results")
 
-    def _load(self, name: str, model: type[_Model], absent: str) -> _Model:
+    def _load(self, name: str, model: type[_Model], absent: str, cure: str = "") -> _Model:
         file = self.path / name
         try:
-            return model.model_validate_json(file.read_bytes())
-        except OSError:
+            text = file.read_bytes()
+            version = _Versioned.model_validate_json(text).schema_version
+            if version != SCHEMA_VERSION:
+                told = f"schema_version is {version}, and this version of cvs reads {SCHEMA_VERSION}"
+                raise EvidenceError(f"{file}: {told}{cure}")
+            return model.model_validate_json(text)
+        except (FileNotFoundError, NotADirectoryError):
             raise EvidenceError(f"{self.path} {absent} ({name} is missing)") from None
+        except OSError as error:
+            raise EvidenceError(f"{file}: cannot be read: {error.strerror}") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise EvidenceError(f"{file}: cannot be read: {where}: {first['msg']}") from None
+            raise EvidenceError(f"{file}: cannot be read: {_first_flaw(error)}") from None
 
     def altered(self, files: tuple[TraceFile, ...]) -> dict[str, str]:
         """Collected files that are not what the manifest says, and why: path to reason."""
-        found = {}
-        for file in files:
-            path = self.traces / file.path
+        return {file.path: why for file in files if (why := self._alteration(file))}
+
+    def _alteration(self, file: TraceFile) -> str | None:
+        path = self.traces / file.path
+        try:
             if not path.is_file():
-                found[file.path] = "was collected and is missing now"
-            elif path.stat().st_size != file.size or digest(path) != file.sha256:
-                found[file.path] = "was changed after it was collected"
-        return found
+                return "was collected and is missing now"
+            same = path.stat().st_size == file.size and digest(path) == file.sha256
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        return None if same else "was changed after it was collected"
 
     def unlisted(self, files: tuple[TraceFile, ...]) -> list[str]:
         """Files among the collected ones that the manifest does not have, so not of this run."""
         listed = {file.path for file in files}
-        found = (path for path in self.traces.rglob("*") if path.is_file())
-        return sorted({path.relative_to(self.traces).as_posix() for path in found} - listed)
+        # Of a folder that cannot be looked into nothing is used, so nothing need be told.
+        found = (Path(folder, name) for folder, _, names in os.walk(self.traces) for name in names)
+        return sorted(
+            {path.relative_to(self.traces).as_posix() for path in found if _is_there(path)} - listed
+        )
 
     def publish_traces(self, aorta_path: Path) -> None:
         """Make `<aorta_path>/combined_traces` a link to this run's traces; a real folder there is renamed."""
@@ -216,10 +281,11 @@ def new_run_folder(runs_dir: Path, suite: str) -> RunFolder:
     """
     now = datetime.now(timezone.utc)
     stamp = f"{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03}Z"
-    home = runs_dir.resolve() / suite
-    latest = home / "latest"
-    if latest.exists() and not latest.is_symlink():
-        raise RunError(f"{latest} must be a link to the newest run and is not; move it away")
+    with _told(RunError, f"cannot make a run's folder below {runs_dir}", "choose another place"):
+        home = _real(runs_dir) / suite
+        latest = home / "latest"
+        if latest.exists() and not latest.is_symlink():
+            raise RunError(f"{latest} must be a link to the newest run and is not; move it away")
     folder = make_run_folder(home / f"{stamp}-{secrets.token_hex(3)}")
     return RunFolder(folder.path, latest=latest)
 
@@ -229,23 +295,15 @@ def make_run_folder(path: Path) -> RunFolder:
 
     Raises: RunError: it cannot be made, or is there already.
     """
-    folder = RunFolder(path.resolve())
-    try:
+    with _told(RunError, f"cannot make the run's folder {path}", "choose another place"):
+        folder = RunFolder(_real(path))
         # Private: logs may hold what users put into the environment of their jobs.
         folder.path.mkdir(parents=True, mode=0o700)
-    except OSError as error:
-        raise RunError(
-            f"cannot make the run's folder {path}: {error.strerror}; choose another place"
-        ) from None
     try:
-        for part in (folder.traces, folder.path / "logs"):
-            part.mkdir()
-        folder.reserve()
-    except OSError as error:
-        folder.discard()
-        raise RunError(
-            f"cannot use the run's folder {path}: {error.strerror}; choose another place"
-        ) from None
+        with _told(RunError, f"cannot use the run's folder {path}", "choose another place"):
+            for part in (folder.traces, folder.path / "logs"):
+                part.mkdir()
+            folder.reserve()
     except RunError:
         folder.discard()
         raise
@@ -255,26 +313,65 @@ def make_run_folder(path: Path) -> RunFolder:
 def newest_run_folder(runs_dir: Path, suite: str) -> RunFolder:
     """The run that began last.
 
-    Raises: EvidenceError: there is none.
+    Raises: EvidenceError: there is none, or one that cannot be looked into, which may be the newest.
     """
-    manifests = (runs_dir / suite).glob("*/manifest.json")
-    runs = [path.parent for path in manifests if not path.parent.is_symlink()]
-    if not runs:
-        raise EvidenceError(
-            f"no run of {suite} below {runs_dir}: run test_run_benchmark first, or name one with --run_dir"
-        )
-    return RunFolder(max(runs).resolve())
+    with _told(EvidenceError, f"cannot look for runs below {runs_dir}", "name one with --run_dir"):
+        home = _real(runs_dir) / suite
+        places = list(home.iterdir()) if home.is_dir() else []
+        runs = [path for path in places if (path / "manifest.json").exists() and not path.is_symlink()]
+        if not runs:
+            raise EvidenceError(
+                f"no run of {suite} below {runs_dir}:"
+                " run test_run_benchmark first, or name one with --run_dir"
+            )
+        return RunFolder(max(runs))
 
 
 def open_run_folder(path: Path) -> RunFolder:
     """A run's folder that the user named.
 
-    Raises: EvidenceError: it is none.
+    Raises: EvidenceError: it is none, or cannot be looked into.
     """
-    folder = RunFolder(path.resolve())
-    if not (folder.path / "manifest.json").is_file():
-        raise EvidenceError(f"--run_dir {path}: is no folder of a run (manifest.json is missing)")
-    return folder
+    with _told(EvidenceError, f"--run_dir {path}: cannot be looked into", "name another"):
+        folder = RunFolder(_real(path))
+        if not (folder.path / "manifest.json").is_file():
+            raise EvidenceError(f"--run_dir {path}: is no folder of a run (manifest.json is missing)")
+        return folder
+
+
+def _real(path: Path) -> Path:
+    """The path itself, where links lead to it.
+
+    Raises: OSError: no record could name it.
+    """
+    real = os.path.realpath(path)  # unlike Path.resolve, it leaves a link to itself to whoever opens it
+    if UNSPEAKABLE.search(real):
+        raise OSError(errno.EILSEQ, "its name is not UTF-8 text")
+    return Path(real)
+
+
+@contextmanager
+def _told(kind: type[CvsError], what: str, cure: str) -> Iterator[None]:
+    """Turn the system's refusal into a line for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}; {cure}") from None
+
+
+def _is_there(file: Path) -> bool:
+    """Whether there is such a file, as far as may be known."""
+    try:
+        return file.is_file()
+    except OSError:
+        return False
+
+
+def _first_flaw(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    why = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
+    return f"{where}: {why}" if where else why
 
 
 def is_live(status: RunStatus) -> bool:

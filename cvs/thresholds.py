@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cvs.config import ExpectedResults
+from cvs.config.terminal import printable
 from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, Coverage, RankMetrics, RunStatus, Violation
 
@@ -115,7 +116,8 @@ def brief(value: float, digits: int = 4) -> str:
 
 def check_evidence(result: BenchmarkResult) -> list[Violation]:
     """Whatever speaks against taking the numbers for those of the whole run."""
-    return [Violation(name=EVIDENCE, message=message) for message in _flaws(result)]
+    # Names of files, which the job chose, are among the words.
+    return [Violation(name=EVIDENCE, message=printable(message)) for message in _flaws(result)]
 
 
 def _flaws(result: BenchmarkResult) -> Iterator[str]:

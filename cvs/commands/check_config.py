@@ -31,6 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     from cvs.config.loader import read_files
+    from cvs.runners.aorta import AortaRunner
 
     cluster, bench = read_files(arguments.cluster_file, arguments.config_file)
     rows = [*_rows(cluster), *_rows(bench)]
@@ -45,7 +46,7 @@ def _check(arguments: argparse.Namespace) -> int:
     else:
         for key, value, source in rows:
             print(f"{key} = {_shown(value)}  [{source}]")
-    for warning in cluster.config.warnings():
+    for warning in [*cluster.config.warnings(), *AortaRunner(cluster.config, bench.config).doubts()]:
         print(f"warning: {warning}", file=sys.stderr)
     return 0
 

@@ -100,6 +100,7 @@ def _write(file: Path, text: str) -> None:
     from cvs.errors import EnvironmentFault
 
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and file.read_text(encoding="utf-8", errors="replace") != text:
             kept = file.with_name(f"{file.name}~")
             file.replace(kept)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from cvs.commands.suites import PACKAGE, cases, suites, unknown_suite
-
-if TYPE_CHECKING:
-    import pytest
 
 USAGE = "cvs run SUITE [CASE …] --cluster_file FILE --config_file FILE [pytest options …]"
 EXAMPLE = """\
@@ -73,7 +68,11 @@ def _add_file(parser: argparse.ArgumentParser, name: str, what: str, required: b
 
 
 def run(words: list[str]) -> int:
-    """Run the suite that is the first of `words`, or stands behind options; pytest's exit code."""
+    """Run the suite that is the first of `words`, or stands behind options; pytest's exit code.
+
+    Raises: EnvironmentFault: the current folder is gone.
+    """
+    here = _current_folder()
     at = next((index for index, word in enumerate(words) if word.partition("::")[0] in suites()), None)
     if at is None:
         return _usage_error(_no_suite_in(words))
@@ -85,38 +84,13 @@ def run(words: list[str]) -> int:
         return _dry_run(suite, module, options)
     import pytest  # takes longer than all that `cvs --help` needs
 
+    from cvs.commands._words import Words
+
     targets = [f"{module}::{case}" for case in ([case] if case else []) + named] or [str(module)]
-    return int(pytest.main([*_own_options(), *targets, *options], plugins=[_Misspelt(module, known)]))
-
-
-class _Misspelt:
-    """Refuses what looks like a case and is none; as a plugin, for pytest knows whose value a word is."""
-
-    def __init__(self, module: Path, known: list[str]) -> None:
-        self._module = module
-        self._known = known
-
-    def pytest_cmdline_main(self, config: pytest.Config) -> None:
-        """Look at what is to be run, before anything is."""
-        import pytest
-
-        names = [word.removeprefix(f"{self._module}::") for word in config.args]
-        misspelt = [name for name in names if self._looks_like_a_case(name) and not Path(name).exists()]
-        if misspelt:
-            raise pytest.UsageError(*map(self._told, misspelt))
-
-    def _looks_like_a_case(self, name: str) -> bool:
-        function = _function(name)
-        return re.fullmatch(r"test_\w*", function) is not None and function not in self._known
-
-    def _told(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._known, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        return f"no case {name} in {self._module.stem}{hint}; there are {', '.join(self._known)}"
-
-
-def _function(case: str) -> str:
-    return case.partition("[")[0]
+    try:
+        return int(pytest.main([*_own_options(here), *targets, *options], plugins=[Words(module, known)]))
+    except KeyboardInterrupt:  # while pytest sums up
+        return int(pytest.ExitCode.INTERRUPTED)
 
 
 def _no_suite_in(words: list[str]) -> str:
@@ -131,7 +105,16 @@ def _usage_error(message: str) -> int:
     return 4
 
 
-def _own_options() -> list[str]:
+def _current_folder() -> Path:
+    from cvs.errors import EnvironmentFault
+
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise EnvironmentFault(f"the current folder: {error.strerror}; change to one that is there") from None
+
+
+def _own_options(here: Path) -> list[str]:
     """What makes pytest independent of the folder that cvs is started in."""
     # Loaded by its entry point, unless the user has switched that off.
     plugin = ["-p", "cvs"] if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") else []
@@ -139,7 +122,7 @@ def _own_options() -> list[str]:
         *plugin,
         f"-c={PACKAGE / 'suite.ini'}",
         f"--rootdir={PACKAGE.parent}",
-        f"--override-ini=cache_dir={Path.cwd() / '.pytest_cache'}",
+        f"--override-ini=cache_dir={here / '.pytest_cache'}",
     ]
 
 
@@ -148,7 +131,7 @@ def _split(words: list[str], known: list[str]) -> tuple[list[str], list[str]]:
     named: list[str] = []
     options: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
-        if _function(word) in known and before not in ("-k", "-m"):
+        if word.partition("[")[0] in known and before not in ("-k", "-m"):
             named.append(word)
         else:
             # pytest has a --config-file of its own, which no user of cvs means.
@@ -160,20 +143,35 @@ def _is_config(word: str) -> bool:
     return word == "--config-file" or word.startswith("--config-file=")
 
 
+class _DryRunParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(_usage_error(message.removeprefix("argument ")))
+
+
 def _dry_run(suite: str, module: Path, words: list[str]) -> int:
     from importlib import import_module
 
+    from cvs.commands._words import missing_files, nearest_option
     from cvs.errors import ConfigError
-    from cvs.plugin import DEFAULT_RUNS_DIR, Benchmark, parse_overrides
+    from cvs.plugin import DEFAULT_RUNS_DIR, Benchmark, parse_overrides, seconds_to_wait
     from cvs.reports.plan_text import plan_text
 
     # No abbreviations: what is not spelled out here is pytest's, such as --co.
-    parser = argparse.ArgumentParser(prog="cvs run", add_help=False, allow_abbrev=False)
-    add_file_options(parser, required=True)
+    parser = _DryRunParser(prog="cvs run", add_help=False, allow_abbrev=False)
+    add_file_options(parser)
     parser.add_argument("--runs_dir", "--runs-dir", default=DEFAULT_RUNS_DIR)
     parser.add_argument("--training_overrides", "--training-overrides", default="")
     parser.add_argument("--json", action="store_true")
-    arguments, _ = parser.parse_known_args(words)
+    parser.add_argument("--run_dir", "--run-dir")
+    parser.add_argument("--wait", type=seconds_to_wait)
+    parser.add_argument("--dry-run", "--dry_run", action="store_true")
+    arguments, others = parser.parse_known_args(words)
+    for word in others:
+        near = nearest_option(word, cutoff=0.85) if word.startswith("--") else None
+        if near:
+            return _usage_error(f"unknown option {word} (did you mean {near}?)")
+    if absent := missing_files(arguments.cluster_file, arguments.config_file):
+        return _usage_error(absent)
     name = ".".join(module.relative_to(PACKAGE.parent).with_suffix("").parts)
     benchmark: Benchmark = import_module(name).BENCHMARK
     cluster, bench = benchmark.load_files(Path(arguments.cluster_file), Path(arguments.config_file))

@@ -13,6 +13,7 @@ from cvs.config.environment import EnvVars, VariableName, gloo_misfits
 from cvs.config.model import ConfigModel
 from cvs.config.problem import Key, Problem, refuse_misfits
 from cvs.config.scalars import (
+    MOST_SECONDS,
     UNSPEAKABLE,
     Count,
     Integer,
@@ -21,6 +22,7 @@ from cvs.config.scalars import (
     Optional,
     OverrideValue,
     Ratio,
+    Seconds,
     Switch,
     Text,
     UserPort,
@@ -158,9 +160,9 @@ class MultiNode(_AortaModel):
     train_script: InsidePath = "train.py"
     extra_torchrun_args: tuple[Text, ...] = ()
     extra_train_args: tuple[Text, ...] = ()
-    join_timeout_seconds: Count = 120
+    join_timeout_seconds: Seconds = 120
     """How long nodes wait for each other at the rendezvous."""
-    grace_seconds: Annotated[Integer, Field(ge=0)] = 15
+    grace_seconds: Annotated[Integer, Field(ge=0, le=MOST_SECONDS)] = 15
     """After a node failed: how long the others may end by themselves."""
     extra_env: EnvVars = Field(default_factory=dict)
     collect_traces: Switch = True
@@ -211,8 +213,8 @@ class AortaConfig(_AortaModel):
     build_script: InsidePath = "scripts/build_rccl.sh"
     experiment_script: InsidePath = "scripts/rccl_exp.sh"
     gpus_per_node: Count = 8
-    timeout_seconds: Annotated[Integer, Field(ge=60)] = 10800
-    stall_seconds: Optional[Count] = None
+    timeout_seconds: Annotated[Integer, Field(ge=60, le=MOST_SECONDS)] = 10800
+    stall_seconds: Optional[Seconds] = None
     """Without a new line or step: how long before the job is looked into and stopped; None: never."""
     accelerator: Literal["rocm", "cuda", "none"] = "rocm"
     runtime: Literal["docker", "process"] = "docker"

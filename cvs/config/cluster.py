@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_valida
 from cvs.config.environment import EnvVars, gloo_misfits
 from cvs.config.model import ConfigModel
 from cvs.config.problem import Problem, nearest, refuse_misfits
-from cvs.config.scalars import Count, Digits, Name, Optional, Port, Text, is_misread, is_null, native
+from cvs.config.scalars import Digits, Integer, Name, Optional, Port, Text, is_misread, is_null, native
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _IPV6 = re.compile(r"(?P<address>[0-9A-Fa-f:.]+)(?:%[A-Za-z0-9._-]+)?")
@@ -85,7 +85,7 @@ class ClusterConfig(_ClusterModel):
     known_hosts: Optional[Name] = None
     host_key_policy: Literal["strict", "accept-new"] = "strict"
     priv_key_passphrase: Secret = None
-    max_parallel: Count = 64
+    max_parallel: Annotated[Integer, Field(ge=1, le=10000)] = 64
 
     @model_validator(mode="after")
     def _fits_together(self) -> ClusterConfig:

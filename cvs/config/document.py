@@ -18,7 +18,7 @@ import yaml
 
 from cvs.config.model import blanked
 from cvs.config.problem import Key, Place, Problem
-from cvs.config.scalars import Digits, Plain, is_misread
+from cvs.config.scalars import UNSPEAKABLE, Digits, Plain, is_misread
 from cvs.errors import ConfigError
 
 _MAX_VALUES = 1_000_000
@@ -86,6 +86,8 @@ def read_document(file: Path) -> Document:
 
 
 def _text_of(file: Path) -> str:
+    if UNSPEAKABLE.search(str(file)):
+        raise ConfigError([f"{file}: this path is not UTF-8 text, so no record can name it; rename it"])
     try:
         return file.read_bytes().decode("utf-8-sig")
     except OSError as error:

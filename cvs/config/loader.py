@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 import cvs
+from cvs.config.account import home_folder, user_name
 from cvs.config.aorta import AortaConfig
 from cvs.config.cluster import ClusterConfig, Node
 from cvs.config.document import Document, read_document
@@ -67,8 +67,7 @@ def read_cluster(path: str | Path) -> Loaded[ClusterConfig]:
     if "aorta_path" in document.data and "node_dict" not in document.data:
         raise ConfigError([f"{path}: looks like a benchmark file; give it as --config_file"])
     data = _without_comments(document.data)
-    user = getpass.getuser()
-    values = {"user-id": user, "user": user, "home": str(Path.home()), "cvs": _package()}
+    values = _values_here()
     folders = {key: data.pop(key) for key in _FOLDERS if key in data}
     document.problems += leftovers(folders, values)
     folders = fill(folders, values)
@@ -87,7 +86,7 @@ def read_aorta(path: str | Path, cluster: ClusterConfig) -> Loaded[AortaConfig]:
     document = read_document(Path(path))
     if "node_dict" in document.data and "aorta_path" not in document.data:
         raise ConfigError([f"{path}: looks like a cluster file; give it as --cluster_file"])
-    values = {
+    values: dict[str, str | None] = {
         "user-id": cluster.username,
         "user": cluster.username,
         "home-mount-dir": cluster.home_mount_dir_name,
@@ -118,12 +117,17 @@ def read_files(
 
 def _problems_beside(aorta_path: str | Path) -> tuple[str, ...]:
     """Problems of a benchmark file whose cluster file cannot be used."""
-    stand_in = ClusterConfig(username=getpass.getuser(), node_dict={"node": Node(vpc_ip="127.0.0.1")})
+    stand_in = ClusterConfig(username=user_name(), node_dict={"node": Node(vpc_ip="127.0.0.1")})
     try:
         read_aorta(aorta_path, stand_in)
     except ConfigError as error:
         return error.problems
     return ()
+
+
+def _values_here() -> dict[str, str | None]:
+    user, home = user_name(), home_folder()
+    return {"user-id": user, "user": user, "home": None if home is None else str(home), "cvs": _package()}
 
 
 def _package() -> str:

@@ -10,7 +10,11 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 HIDDEN = "**********"
 _SECRET_NAME = re.compile(
     # As the end of a word: HF_TOKEN, but neither TOKENIZERS_PARALLELISM nor max_tokens.
-    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(?![A-Z])",
+    r"((?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SESSION)_?KEY"
+    # As a whole word: GITHUB_PAT, but neither PATH nor author.
+    r"|(?<![A-Z])(?:PAT|AUTH|AUTHORIZATION|COOKIES?|SESSION)"
+    # As a word behind another: MYSQL_PWD, but not the current folder, PWD.
+    r"|(?<=[A-Z0-9][_.-])(?:PWD|(?-i:PASS)))(?![A-Z]))",
     re.IGNORECASE,
 )
 
@@ -22,19 +26,31 @@ def is_secret(name: str) -> bool:
 
 _CREDENTIALS = re.compile(r"(?P<web>https?://)[^/@\s]+@|(?P<other>\w+://[^/:@\s]+:)[^/@\s]+@")
 """In an URL: a user of a web address is as good as its password, it may be a token."""
+_HEADER = re.compile(
+    r"(?P<name>\b(?i:(?:Proxy-)?Authorization|(?:Set-)?Cookie|X-[\w-]*(?:Key|Token))\s*:\s*"
+    # "Basic" may begin a sentence; a user with a password in base64 looks like no word of one.
+    r"|\b(?i:Bearer)\s+|\bBasic\s+(?=[a-z]*[A-Z0-9+/=]))(?P<value>\S[^\r\n]*)"
+)
+"""In a header of HTTP: what proves who asks, to the end of the line."""
 
 
 def shown(name: str, value: str) -> str:
-    """`value` as it may be written down: no secret by its `name`, and no credentials in an URL."""
+    """`value` as it may be written down: no secret by its `name`, no credentials in an URL or a header."""
     if is_secret(name):
         return HIDDEN
-    return _CREDENTIALS.sub(lambda found: f"{found['web'] or found['other']}{HIDDEN}@", value)
+    value = _CREDENTIALS.sub(lambda found: f"{found['web'] or found['other']}{HIDDEN}@", value)
+    return _HEADER.sub(lambda found: f"{found['name']}{HIDDEN}", value)
 
 
 def shown_argument(argument: str) -> str:
     """An argument as it may be written down: `key=value` pairs lose the value of a secret."""
     name, equals, value = argument.partition("=")
-    return f"{name}={shown(name, value)}" if equals else argument
+    return shown("", f"{name}={shown(name, value)}" if equals else argument)
+
+
+def shown_words(name: str, text: str) -> str:
+    """`text` as it may be written down where its words may be arguments."""
+    return shown(name, " ".join(map(shown_argument, text.split(" "))))
 
 
 _SECRET_IN_FILE = re.compile(
@@ -50,7 +66,8 @@ def blanked(text: str) -> str:
     text = _SECRET_IN_FILE.sub(
         lambda found: found["indent"] + found["name"] + re.sub(r"\S", "*", found["value"]), text
     )
-    return _CREDENTIALS.sub(lambda found: re.sub(r"[^\s:/@]", "*", found[0]), text)
+    text = _CREDENTIALS.sub(lambda found: re.sub(r"[^\s:/@]", "*", found[0]), text)
+    return _HEADER.sub(lambda found: found["name"] + re.sub(r"\S", "*", found["value"]), text)
 
 
 class ConfigModel(BaseModel):
@@ -76,4 +93,4 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, item) for item in value]
     if isinstance(value, SecretStr):
         return HIDDEN
-    return shown(name, value) if isinstance(value, str) else value
+    return shown_words(name, value) if isinstance(value, str) else value

@@ -12,21 +12,28 @@ from cvs.config.problem import Key, Problem
 _PLACEHOLDER = re.compile(r"(?<!\$)\{[^{}]*\}")  # `${NAME}` is a secret or a shell's
 _LEFT_OVER = re.compile(r"<changeme>", re.IGNORECASE)
 
+Values = Mapping[str, str | None]
+"""What placeholders stand for; None: known, but without a value here."""
 
-def fill(data: Any, values: Mapping[str, str]) -> Any:
-    """`data` with every known placeholder in its strings replaced; keys and unknown ones stay as they are."""
+
+def fill(data: Any, values: Values) -> Any:
+    """`data` with every placeholder in its strings that has a value replaced; keys stay as they are."""
     if isinstance(data, dict):
         return {key: fill(value, values) for key, value in data.items()}
     if isinstance(data, list):
         return [fill(value, values) for value in data]
     if isinstance(data, str):
-        filled = _PLACEHOLDER.sub(lambda found: values.get(found[0][1:-1], found[0]), data)
-        return type(data)(filled)
+        return type(data)(_PLACEHOLDER.sub(lambda found: _filled(found[0], values), data))
     return data
 
 
-def leftovers(data: Any, known: Mapping[str, str], key: Key = ()) -> Iterator[Problem]:
-    """Each key or string, not filled yet, that holds a placeholder which is not known."""
+def _filled(placeholder: str, values: Values) -> str:
+    value = values.get(placeholder[1:-1])
+    return placeholder if value is None else value
+
+
+def leftovers(data: Any, known: Values, key: Key = ()) -> Iterator[Problem]:
+    """Each key or string, not filled yet, that holds a placeholder which is not known or has no value."""
     if isinstance(data, dict):
         for name, value in data.items():
             yield from changeme(str(name), (*key, name), "name")
@@ -38,9 +45,12 @@ def leftovers(data: Any, known: Mapping[str, str], key: Key = ()) -> Iterator[Pr
         yield from _leftovers_in(data, known, key)
 
 
-def _leftovers_in(text: str, known: Mapping[str, str], key: Key) -> Iterator[Problem]:
+def _leftovers_in(text: str, known: Values, key: Key) -> Iterator[Problem]:
     yield from changeme(text, key)
     names = ", ".join(f"{{{name}}}" for name in known)
+    for found in _PLACEHOLDER.findall(text):
+        if known.get(found[1:-1], "") is None:
+            yield Problem(key, f"{found} has no value here: no home is known for this user; set HOME")
     nothing = dict.fromkeys(known, "")
     visible = fill(shown(str(key[-1]), shown_argument(text)), nothing)
     for found in _PLACEHOLDER.findall(fill(text, nothing)):

@@ -172,7 +172,13 @@ Integer = Annotated[int, BeforeValidator(_integer)]
 Number = Annotated[float, BeforeValidator(_number)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 
-Count = Annotated[Integer, Field(ge=1)]
+MOST_SECONDS = 30 * 24 * 60 * 60
+"""Longer than anybody waits for a validation, and far from what clocks cannot hold."""
+
+MOST_PER_NODE = 1024
+Count = Annotated[Integer, Field(ge=1, le=MOST_PER_NODE)]
+"""Of ranks and devices of one machine."""
+Seconds = Annotated[Integer, Field(ge=1, le=MOST_SECONDS)]
 Port = Annotated[Integer, Field(ge=1, le=65535)]
 UserPort = Annotated[Integer, Field(ge=1024, le=65535)]
 Ratio = Annotated[Number, Field(ge=0, le=1)]

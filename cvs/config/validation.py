@@ -157,8 +157,15 @@ def _misspelt(model: type[BaseModel], data: Any, key: Key) -> str:
         data = data[part]
     around = model_at(model, key[:-1])
     known = around.model_fields if around else {}
-    near = nearest(str(key[-1]), [name for name in data if name not in known], cutoff=0.75)
+    names = [name for name in data if name not in known]
+    near = nearest(str(key[-1]), names, cutoff=0.75) or _beginning_of(str(key[-1]), names)
     return f" (is {near} meant for it?)" if near else ""
+
+
+def _beginning_of(key: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is the beginning of `key`, perhaps of several such: `nodes` for `node_dict`."""
+    stems = {name: name.rstrip("s") for name in names}
+    return next((name for name, stem in stems.items() if len(stem) > 2 and key.startswith(stem)), None)
 
 
 def _hint(model: type[BaseModel], key: Key) -> str:

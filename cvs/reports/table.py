@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cvs.config import ExpectedResults
+from cvs.config.terminal import printable
 from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, RankMetrics
 from cvs.thresholds import EVIDENCE, Measured, brief, check, measured, verdict_of
@@ -32,15 +33,20 @@ def _report(result: BenchmarkResult, limits: ExpectedResults) -> RenderableType:
         _ranks(result),
         _averages(result),
         f"coverage: {coverage(result.parse)}",
-        *(f"[yellow]warning:[/] {escape(text)}" for text in (*result.warnings, *result.parse.warnings)),
+        *(f"[yellow]warning:[/] {_plain(text)}" for text in (*result.warnings, *result.parse.warnings)),
         *_left_out(result),
         *_verdict(result, limits),
     )
 
 
+def _plain(text: str) -> str:
+    """Words of others, in which neither rich nor a terminal finds anything to obey."""
+    return escape(printable(text))
+
+
 def _ranks(result: BenchmarkResult) -> Table:
     columns = "rank node steps iteration_ms total_ms compute comm exposed_comm overlap trace".split()
-    table = Table(title=escape(f"{result.benchmark} · run {result.run_id} · basis {result.parse.basis}"))
+    table = Table(title=_plain(f"{result.benchmark} · run {result.run_id} · basis {result.parse.basis}"))
     for name in columns:
         table.add_column(name.replace("_", " "), justify="left" if name == "trace" else "right")
     for rank in result.per_rank_metrics:
@@ -83,7 +89,7 @@ def _averages(result: BenchmarkResult) -> str:
 
 def _left_out(result: BenchmarkResult) -> Iterator[str]:
     for left in result.parse.left_out:
-        yield f"left out: {escape(left.file)}: {escape(left.why)}"
+        yield f"left out: {_plain(left.file)}: {_plain(left.why)}"
 
 
 def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
@@ -95,7 +101,7 @@ def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
         yield f"{name} {limit:g} {found.unit}".rstrip() + f": {_value(found)} {mark}{found.note}"
     for violation in violations:
         if violation.name == EVIDENCE:
-            yield f"[red]{EVIDENCE}:[/] {escape(violation.message)}"
+            yield f"[red]{EVIDENCE}:[/] {_plain(violation.message)}"
     word = verdict_of(violations)
     yield f"verdict: [bold {'green' if word == 'good' else 'red'}]{word}[/]"
 

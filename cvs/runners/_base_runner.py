@@ -6,7 +6,7 @@ It never parses what the job leaves.
 
 from __future__ import annotations
 
-import getpass
+import math
 import random
 import socket
 import time
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from cvs.config import ClusterConfig
+from cvs.config.account import user_name
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site
@@ -40,6 +41,8 @@ __all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
 _START_SECONDS = 60
 _HOLD_PAUSE = 2
 """Seconds, at most, between two looks at nodes that another run holds."""
+_HOLD_TOLD_EVERY = 60
+"""Seconds until it is told again that the same ones hold them."""
 _Value = TypeVar("_Value")
 
 
@@ -143,7 +146,7 @@ class BaseRunner(ABC):
         used; EnvironmentFault: something that the run needs is missing here; NodeInUse: another run holds a
         node, even after `wait` seconds. Nothing was touched then, and `folder` is gone.
         KeyboardInterrupt: on Ctrl-C, SIGTERM or SIGHUP, after everything was stopped, collected (a second
-        signal skips that) and recorded.
+        signal skips that) and recorded; before the nodes were ours, nothing was touched, either.
         """
         try:
             self.refuse_unsupported()
@@ -181,18 +184,27 @@ class BaseRunner(ABC):
 
     def _hold(self, wait: float) -> None:
         """Take every node or none: two runs that wait for each other's nodes must not do so for ever."""
-        deadline = time.monotonic() + wait
         try:
-            while (busy := self._try_to_hold()) and time.monotonic() < deadline:
-                self._let_go()
-                self.console(f"cvs | waiting until {wait:.0f} s are over: {busy}")
-                time.sleep(random.uniform(0.5, 1.0) * min(_HOLD_PAUSE, max(deadline - time.monotonic(), 0)))
-            if busy:
+            if busy := self._wait_for_nodes(wait):
                 raise NodeInUse(f"{busy}; wait for its end (--wait SECONDS does){self._other_place()}")
-        except BaseException:
+        except BaseException as error:
             self._let_go()
             self._folder.discard()
+            if isinstance(error, KeyboardInterrupt):
+                self.console("cvs | interrupted while waiting for the nodes; nothing was started")
             raise
+
+    def _wait_for_nodes(self, seconds: float) -> str | None:
+        """Who still holds which node after so long; None where all are ours."""
+        deadline = time.monotonic() + seconds
+        told, told_again = "", 0.0
+        while (busy := self._try_to_hold()) and (left := deadline - time.monotonic()) > 0:
+            self._let_go()
+            if busy != told or time.monotonic() > told_again:
+                self.console(f"cvs | waiting up to {math.ceil(left)} s for the nodes: {busy}")
+                told, told_again = busy, time.monotonic() + _HOLD_TOLD_EVERY
+            time.sleep(random.uniform(0.5, 1.0) * min(_HOLD_PAUSE, left))
+        return busy
 
     def _other_place(self) -> str:
         # What the user can do besides: only folders of this machine are as many as one likes.
@@ -202,7 +214,7 @@ class BaseRunner(ABC):
         """Who else holds which node; None where all are ours, or can be reached by nobody."""
         me = Holder(
             run_id=self._folder.run_id,
-            user=getpass.getuser(),
+            user=user_name(),
             host=socket.gethostname(),
             since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
@@ -424,11 +436,18 @@ class BaseRunner(ABC):
             warnings=tuple(self._warnings),
         )
 
+    def _first_failure(self) -> Failure | None:
+        if self._stall and self._stall.found:
+            return self._stall.found
+        try:
+            return first_failure([node.trail() for node in self._nodes if node.watched])
+        except Exception as error:  # a defect must not cost the record
+            return Failure(reason=f"a defect in cvs: {type(error).__name__}: {error}")
+
     def _failure(self) -> Failure | None:
         if self._status is RunStatus.COMPLETED:
             return None
-        stalled = self._stall.found if self._stall else None
-        first = stalled or first_failure([node.trail() for node in self._nodes if node.watched])
+        first = self._first_failure()
         told = [first.reason if first else None, self._why, *self._errors_of_nodes()]
         reasons: list[str] = []
         for text in told:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from cvs.errors import TransportError
-from cvs.models import TraceFile
+from cvs.models import CommandResult, TraceFile
 from cvs.runners._fanout import Beside
-from cvs.transport.base import Transport
+from cvs.transport.base import Transport, recordable
 
 _BESIDE = re.compile(r"rank_\d+_metrics\.jsonl|rank_?\d+\.log")
 """What counts beside a `torch_profiler` folder; and everything below `tracelens_analysis` there."""
@@ -34,16 +34,30 @@ _DIGEST = (
 _DIGESTS_AT_ONCE = 8
 
 
+_PASSED_OVER = ("File system loop detected", "No such file or directory")
+"""Links in a circle, and what was taken away while find looked: nothing is missed there."""
+_PROBLEMS = 5
+
+
 @dataclass(frozen=True)
 class Listing:
     """Files of interest below a node's `aorta_path`: path to (size, mtime, device and inode)."""
 
     files: dict[str, tuple[str, str, str]]
+    problems: tuple[str, ...] = ()
+    """What could not be looked at, in words with the node before them."""
 
     def new_since(self, earlier: Listing) -> list[str]:
         """Paths of files that `earlier` does not have as they are now, under whatever name."""
         known = set(earlier.files.values())
         return sorted(path for path, stat in self.files.items() if stat not in known)
+
+    def problems_since(self, earlier: Listing) -> list[str]:
+        """Problems that `earlier` did not have; of many the first ones, and how many more there are."""
+        new = [problem for problem in self.problems if problem not in earlier.problems]
+        if len(new) > _PROBLEMS:
+            new[_PROBLEMS - 1] += f", nor into {len(new) - _PROBLEMS} others"
+        return new[:_PROBLEMS]
 
 
 def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
@@ -52,10 +66,13 @@ def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
     Raises: TransportError: it cannot be listed.
     """
     # Links are followed, since users lay their output folder on a scratch disk; loops are find's to notice.
-    found = transport.run(["find", "-L", folder, *_FIND], timeout=timeout, environment={"LC_ALL": "C"})
-    complaints = [line for line in found.stderr.splitlines() if "File system loop detected" not in line]
-    if complaints and not found.stdout:
-        raise TransportError(f"{transport.node}: cannot list {folder}: {complaints[0]}")
+    found = transport.run(
+        ["find", "-L", folder, *_FIND],
+        timeout=timeout,
+        environment={"LC_ALL": "C"},
+        errors="surrogateescape",
+    )
+    complaints = _complaints(found, folder, transport.node)
     entries = [entry.split("\t", 4) for entry in found.stdout.split("\0") if entry]
     homes = {str(PurePosixPath(path).parent) for kind, *_, path in entries if kind == "d"}
     files = {
@@ -63,7 +80,24 @@ def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
         for kind, size, mtime, inode, path in entries
         if kind == "f" and _is_of_interest(path, homes)
     }
-    return Listing(_each_once(files))
+    problems = tuple(f"{transport.node}: cannot look into {recordable(line)}" for line in complaints)
+    return Listing(_each_once(files), problems)
+
+
+def _complaints(found: CommandResult, folder: str, node: str) -> list[str]:
+    """What find could not look at, and why; its exit code tells whether it complained at all.
+
+    Raises: TransportError: that was the folder itself, or find did not come to look.
+    """
+    said = found.stderr.splitlines() if found.exit_code else []
+    complaints = [line.removeprefix("find: ") for line in said if line.startswith("find: ")]
+    itself = f"'{folder}': "
+    fatal = [line.removeprefix(itself) for line in complaints if line.startswith(itself)]
+    if found.exit_code not in (0, 1) or (found.exit_code and not complaints):
+        fatal = said or ["find did not end well"]
+    if fatal:
+        raise TransportError(f"{node}: cannot list {folder}: {fatal[0]}")
+    return [line for line in complaints if not any(text in line for text in _PASSED_OVER)]
 
 
 def _is_of_interest(path: str, homes: set[str]) -> bool:
@@ -106,14 +140,26 @@ def bring_home(
         (into / path).unlink()
     if broken:
         told = complaint if broken[0] not in there else "did not arrive as they left"
-        problems.append(f"{transport.node}: {len(broken)} files {told}, among them {broken[0]}")
+        among = recordable(broken[0])
+        problems.append(f"{transport.node}: {len(broken)} files {told}, among them {among}")
     return [_collected(into, path, here[path], node_rank) for path in arrived if path not in broken], problems
 
 
 def _collected(into: Path, path: str, sha256: str, node_rank: int) -> TraceFile:
-    return TraceFile(
-        path=f"{into.name}/{path}", node_rank=node_rank, size=(into / path).stat().st_size, sha256=sha256
-    )
+    kept = _with_recordable_name(into, path)
+    size = (into / kept).stat().st_size
+    return TraceFile(path=f"{into.name}/{kept}", node_rank=node_rank, size=size, sha256=sha256)
+
+
+def _with_recordable_name(into: Path, path: str) -> PurePosixPath:
+    """Rename what has a name that is no UTF-8, which no record can hold, to one that nothing else has."""
+    kept = PurePosixPath(recordable(path))
+    if str(kept) != path:
+        while (into / kept).exists():
+            kept = kept.with_name(f"_{kept.name}")
+        (into / kept).parent.mkdir(parents=True, exist_ok=True)
+        (into / path).rename(into / kept)
+    return kept
 
 
 def _digests(
@@ -126,6 +172,7 @@ def _digests(
         cwd=folder,
         stdin="\0".join(paths).encode("utf-8", "surrogateescape"),
         timeout=timeout,
+        errors="surrogateescape",
     )
     lines = [line for line in result.stdout.split("\0") if line]
     digests = {path: sha256 for sha256, path in (line.split("  ", 1) for line in lines)}

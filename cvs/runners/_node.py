@@ -236,7 +236,7 @@ class RunNode:
 
     def _collect_logs(self) -> None:
         out_dir, limit = self.plan.out_dir_on_node, self.job.limits.transfer
-        paths = self._logs_to_fetch(out_dir, limit)
+        paths = self._logs_to_fetch(out_dir, limit) if self.watched else []
         logs = self.folder.node_logs(self.plan.node_rank)
         fetched = self.transport.fetch(out_dir, paths, logs, timeout=limit)
         if fetched.problem:
@@ -261,6 +261,8 @@ class RunNode:
     def _collect_files(self, before: Listing) -> None:
         limit, root = self.job.limits.transfer, self.plan.aorta_path
         now = listing(self.transport, root, timeout=limit)
+        for told in now.problems_since(before):
+            self.note(TransportError(told))
         into = self.folder.node_traces(self.plan.node_rank)
         paths = now.new_since(before)
         self._check_room(sum(int(now.files[path][0]) for path in paths))

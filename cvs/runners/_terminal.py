@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
+from cvs.config.terminal import printable
 
-def printable(line: str) -> str:
-    """The line with nothing in it that a terminal would obey: `�` in place of each such character."""
-    if line.isprintable():
-        return line
-    return "".join(char if char.isprintable() or char == "\t" else "�" for char in line)
+__all__ = ["printable"]

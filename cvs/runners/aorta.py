@@ -29,21 +29,42 @@ class AortaRunner(BaseRunner):
         return plan_aorta(self.cluster, self.bench, site)
 
     def validate_config(self) -> list[str]:
-        """See `BaseRunner.validate_config`; also what an experiment script here would not read."""
-        script = Path(self.bench.aorta_path, self.bench.experiment_script)
-        readable = self.cluster.transport == "local" and script.is_file()
+        """See `BaseRunner.validate_config`; also `doubts`."""
+        return [*super().validate_config(), *self.doubts()]
+
+    def doubts(self) -> list[str]:
+        """What in the benchmark file perhaps does not act as meant, as far as this machine alone can tell."""
+        return [*(self._doubts_here() if self.cluster.transport == "local" else []), *self._without_effect()]
+
+    def _doubts_here(self) -> list[str]:
+        """What is missing in the trainer's folder, which is on this machine, and what the script ignores."""
+        folder = Path(self.bench.aorta_path)
+        if not folder.is_dir():
+            return [f"aorta_path {folder}: no such folder on this machine"]
+        required = self.make_plan(Site()).head.required_files
+        missing = ", ".join(name for name in required if not (folder / name).is_file())
+        script = folder / self.bench.experiment_script
         return [
-            *super().validate_config(),
-            *(self._unread(script.read_text("utf-8", "replace")) if readable else []),
-            *self._without_effect(),
+            *([f"{missing}: not found below aorta_path {folder}"] if missing else []),
+            *(self._unread(script.read_text("utf-8", "replace")) if script.is_file() else []),
         ]
 
     def _without_effect(self) -> list[str]:
-        keys = {"tracelens": "enable_tracelens", "gemm": "enable_gemm_analysis"}
-        planned = self.make_plan(Site()).head.analyses
-        return [
-            f"analysis.{keys[step.name]} has no effect in this version: set it to false" for step in planned
+        """What is asked for and not done; in a container it would be, so there the default asks, too."""
+        bench, analysis = self.bench, self.bench.analysis
+        in_container = bench.runtime == "docker"
+        wanted = {
+            "enable_tracelens": analysis.enable_tracelens,
+            "enable_gemm_analysis": analysis.enable_gemm_analysis,
+        }
+        told = [
+            f"analysis.{name} has no effect in this version: set it to false"
+            for name, on in wanted.items()
+            if on and (in_container or name in analysis.model_fields_set)
         ]
+        if not in_container and not bench.skip_rccl_build and "skip_rccl_build" in bench.model_fields_set:
+            told.append("skip_rccl_build: false has no effect with runtime process: no RCCL is built")
+        return told
 
     def refuse_unsupported(self) -> None:
         """See `BaseRunner.refuse_unsupported`."""

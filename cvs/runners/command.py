@@ -35,21 +35,41 @@ kept() {
     left=$(($(wc -c)))
     [ "$left" -eq 0 ] || printf '\\n[cvs: %s bytes of output are left out here]\\n' "$left"
 }
+holders() {
+    for file in /proc/[0-9]*/fd/[12]; do
+        [ "$file" -ef /proc/self/fd/6 ] || [ "$file" -ef /proc/self/fd/7 ] || continue
+        file=${file#/proc/}
+        echo "${file%%/*}"
+    done
+}
+end_holders() {
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        [ -n "$(holders)" ] || return
+        sleep 0.1
+    done
+    echo '[cvs: what it left running held its output, and was stopped]' >&7
+    while left=$(holders) && [ -n "$left" ]; do
+        kill -KILL $left
+        sleep 0.1
+    done
+}
 exec 3>&1 4>&2
 code=$(
     exec 5>&1
     {
         {
             (exec timeout -s KILL "$seconds" sh -c "$command" >&6 2>&7 3>&- 4>&- 5>&- 6>&- 7>&-)
-            echo $? >&5
-        } 7>&1 2> /dev/null | kept >&4 5>&- 6>&-
-    } 6>&1 | kept >&3 5>&-
+            echo $?
+            end_holders
+        } 7>&1 >&5 2> /dev/null | kept >&4 5>&- 6>&-
+    } 6>&1 >&5 | kept >&3 5>&-
 )
 exit "$code"
 """
 """Runs `$1` for at most `$2` seconds, with its exit code; up to `$3` bytes of either output come through.
 
-What this shell itself has to say of a command that was killed is none of that.
+What this shell itself has to say of a command that was killed is none of that. The command ends when its own
+shell does; what that left running, and holds its output a moment later, is ended.
 """
 _Value = TypeVar("_Value")
 
@@ -101,7 +121,7 @@ class _Node:
         except TransportError as error:
             spent = time.monotonic() - begun
             answer = Answer(self.name, seconds=round(spent, 3), error=_without_name(error, self.name))
-            # The command may have ended, and left something behind that keeps its output open.
+            # Something that cannot be ended may keep its output open.
             is_late = spent >= seconds
         else:
             spent = result.seconds

@@ -49,12 +49,14 @@ class _ConnectionLost(TransportError):
     """The call may have arrived, or not."""
 
 
-class _Refused(RunError):
-    """The engine's answer."""
+class Refused(RunError):
+    """The engine's answer: it cannot do what it was asked for."""
 
-    def __init__(self, message: str, status: int | None) -> None:
+    def __init__(self, message: str, status: int | None, why: str) -> None:
         super().__init__(message)
         self.status = status
+        self.why = why
+        """In the engine's own words."""
 
 
 class Engine:
@@ -76,7 +78,7 @@ class Engine:
 
         Args: what: it in words, for the message; arrived: HTTP status by which the second call tells that the
         first had arrived, and what to ask then.
-        Raises: TransportError: the engine cannot be asked; RunError: it refuses.
+        Raises: TransportError: the engine cannot be asked; RunError, and Refused of those: it refuses.
         """
         try:
             return self._ask(what, call, seconds)
@@ -84,7 +86,7 @@ class Engine:
             pass
         try:
             return self._ask(what, call, seconds)
-        except _Refused as refused:
+        except Refused as refused:
             if arrived is None or refused.status != arrived[0]:
                 raise
             return self._ask(what, arrived[1], seconds)
@@ -96,8 +98,8 @@ class Engine:
             client.timeout = math.ceil(seconds)
             return call(client)
         except docker.errors.APIError as error:
-            told = f"{node}: Docker cannot {what}: {error.explanation or error}"
-            raise _Refused(told, error.status_code) from None
+            why = str(error.explanation or error)
+            raise Refused(f"{node}: Docker cannot {what}: {why}", error.status_code, why) from None
         except requests.exceptions.Timeout:
             self._client = None
             raise TransportError(f"{node}: Docker did not {what} within {seconds:.0f} s") from None
@@ -110,6 +112,10 @@ class Engine:
     def _connected(self) -> docker.APIClient:
         if self._client is None:
             client = docker.APIClient(base_url="tcp://node:1", version=OLDEST_API, timeout=CALL_SECONDS)
+            # Of what the user's files hold (proxies, headers, ~/.netrc) no engine is told: only a registry's
+            # credentials, which the client has read by now.
+            client._general_configs = {}  # type: ignore[attr-defined]
+            client.trust_env = False
             client.base_url = _URL
             client.mount("http+docker://", _Adapter(self._transport.dial_docker))
             theirs = client.version(api_version=False)
@@ -149,18 +155,20 @@ class Engine:
         *,
         timeout: float,
         environment: Mapping[str, str] | None = None,
+        limited: bool = True,
     ) -> CommandResult:
         """Run a command in a container to its end, as root.
 
+        Args: limited: whether the container ends it, too, when its time is up; this needs `timeout` in it.
         Raises: TransportError, RunError: it could not be run, or did not end in time, and was ended.
         """
         started = time.monotonic()
-        limited = ["timeout", "-s", "KILL", str(max(int(timeout), 1)), *argv]
-        what = f"run {argv[0]} in {container}"
+        limit = ["timeout", "-s", "KILL", str(max(int(timeout), 1))] if limited else []
+        what = f"run {argv[0]} in its container"
         created = self.ask(
             what,
             lambda client: client.exec_create(
-                container, limited, user="root", environment=dict(environment or {})
+                container, [*limit, *argv], user="root", environment=dict(environment or {})
             ),
         )
         deadline = started + timeout + _SPARE_SECONDS
@@ -200,7 +208,7 @@ class Engine:
         self, container: str, argv: Sequence[str], *, cwd: str, environment: Mapping[str, str]
     ) -> None:
         """Start a command in a container, as root, and leave it to itself."""
-        what = f"start the job in {container}"
+        what = "start the job in its container"
         created = self.ask(
             what,
             lambda client: client.exec_create(

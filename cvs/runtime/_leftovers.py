@@ -6,6 +6,7 @@ environment. What has cleared that is found while it stays in the launcher's ses
 
 from __future__ import annotations
 
+import re
 import time
 
 from cvs.transport.base import Transport
@@ -24,6 +25,7 @@ grep -lszxF "$@" /proc/[0-9]*/environ
 cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s|^\\([0-9]*\\) (.*) [A-Y] [0-9]* [0-9]* $session .*|/proc/\\1/|p"
 """
 """Prints a path below /proc for each; zombies have no environment, and are left out of the session."""
+_PATH = re.compile(r"^/proc/(\d+)/", re.MULTILINE)
 
 
 def kill_processes(transport: Transport, run_id: str, session: int = 0) -> list[int]:
@@ -45,4 +47,4 @@ def kill_processes(transport: Transport, run_id: str, session: int = 0) -> list[
 def _processes(transport: Transport, run_id: str, session: int) -> list[int]:
     marks = [f"-e{name}={run_id}" for name in _MARKS]
     found = transport.run(["sh", "-c", _FIND, "sh", str(session or -1), *marks], timeout=_SECONDS).stdout
-    return sorted({int(path.split("/")[2]) for path in found.split()})
+    return sorted({int(number) for number in _PATH.findall(found)})

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
-from cvs.errors import EnvironmentFault
+from cvs.errors import EnvironmentFault, RunError
 from cvs.hang import Frame, RankStack
 from cvs.launch import NodePlan
 from cvs.models import CommandResult, Holder
 from cvs.transport.base import Process, Sink, Transport
+
+_ABSENT = """\
+cd "$1" 2> /dev/null || { ls -d "$1/." 2>&1 > /dev/null; exit 2; }
+shift
+for file; do [ -f "$file" ] || printf '%s\\t%s\\n' "$file" "$(ls -d "./$file" 2>&1 > /dev/null)"; done
+"""
+"""Prints why the folder `$1` cannot be entered, else which of the files it has not, and why."""
+_CLOSED = "Permission denied"
+_SHOWN = 80
+"""Characters of an output that is not what it should be."""
 
 
 class Runtime(ABC):
@@ -58,6 +68,32 @@ class Runtime(ABC):
     def teardown(self) -> None:
         """Take away what `prepare` made, the workload and its results apart."""
 
+    def _check_files(self, folder: str, where: str, *, timeout: float) -> None:
+        """Have the plan's files below `folder`, the `aorta_path` that lies `where`.
+
+        Raises: RunError: names what is not there, or is closed to who looks.
+        """
+        plan = self.plan
+        found = self.transport.run(
+            ["sh", "-c", _ABSENT, "sh", folder, *plan.required_files],
+            timeout=timeout,
+            environment={"LC_ALL": "C"},
+        )
+        told = f"{plan.node}: aorta_path {folder}"
+        if found.exit_code and _CLOSED in found.stdout:
+            raise RunError(
+                f"{told}: permission denied: it, or a folder above it, is closed to the user of cvs {where}"
+            )
+        if found.exit_code:
+            raise RunError(f"{told}: no such folder {where}")
+        absent = dict(line.split("\t", 1) for line in found.stdout.splitlines() if "\t" in line)
+        if closed := [name for name, why in absent.items() if _CLOSED in why]:
+            raise RunError(
+                f"{told}: permission denied: {', '.join(closed)}: closed to the user of cvs {where}"
+            )
+        if absent:
+            raise RunError(f"{plan.node}: {', '.join(absent)}: not found below aorta_path {folder}")
+
 
 def facts_command(python: str) -> list[str]:
     """Command that prints, as JSON, what a job will be made with by this interpreter."""
@@ -65,15 +101,44 @@ def facts_command(python: str) -> list[str]:
 
 
 def facts_of(result: CommandResult, where: str) -> dict[str, str]:
-    """What `facts_command` printed.
+    """What `facts_command` printed, among whatever else was.
 
-    Raises: EnvironmentFault: nothing, since the interpreter `where` has no PyTorch, or none that works.
+    Raises: EnvironmentFault: nothing, since the interpreter `where` has no PyTorch, or none that works, or is
+    none.
     """
     if result.exit_code:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise EnvironmentFault(f"{where}: {last}")
-    facts: dict[str, str] = orjson.loads(result.stdout.strip().splitlines()[-1])
+    lines = result.stdout.splitlines()
+    # What is no Python may print our own script, which has objects in it, too.
+    found = [
+        value
+        for value in _printed(result.stdout, "{")
+        if _is_of_texts(value) and ("torch" in value or json.dumps(value) in lines)
+    ]
+    if not found:
+        words = " ".join(result.stdout.split())
+        said = repr(words[:_SHOWN] + "…" * (len(words) > _SHOWN)) if words else "nothing"
+        raise EnvironmentFault(f"{where}: {said}, where the versions of Python and PyTorch were asked for")
+    facts: dict[str, str] = found[-1]
     return facts
+
+
+def _is_of_texts(value: Any) -> bool:
+    return all(isinstance(text, str) for text in value.values())
+
+
+def _printed(text: str, opening: str) -> Iterator[Any]:
+    """Each object or list, as `opening` says, printed as JSON; start-up files and hooks print, too."""
+    decoder = json.JSONDecoder()
+    start = text.find(opening)
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+            yield value
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = text.find(opening, end)
 
 
 def stacks_command(python: str, run_id: str, seconds: float, py_spy: list[str]) -> list[str]:
@@ -82,10 +147,12 @@ def stacks_command(python: str, run_id: str, seconds: float, py_spy: list[str]) 
 
 
 def rank_stacks(text: str) -> list[RankStack]:
-    """What `stacks_command` printed."""
+    """What `stacks_command` printed, among whatever else was."""
     return [
         RankStack(entry["rank"], _main_thread(entry.get("threads", [])), entry.get("error"))
-        for entry in orjson.loads(text or "[]")
+        for entries in _printed(text, "[")
+        for entry in entries
+        if isinstance(entry, dict) and "rank" in entry
     ]
 
 

@@ -8,27 +8,38 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from docker.types import DeviceRequest, Ulimit
+import docker
+from docker.types import DeviceRequest, Mount, Ulimit
 from docker.utils import parse_bytes
 
 import cvs
-from cvs.errors import NodeInUse, RunError
+from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError, TransportError
 from cvs.hang import RankStack
 from cvs.launch import ContainerPlan, NodePlan
 from cvs.models import CommandResult, Holder
-from cvs.runtime._engine import CONFLICT, NOT_FOUND, Engine
+from cvs.runtime._engine import CONFLICT, NOT_FOUND, Engine, Refused
+from cvs.runtime._programs import ON_NODE, Programs, demand_found, demand_programs, look_command
 from cvs.runtime.base import Runtime, facts_command, facts_of, rank_stacks, stacks_command
 from cvs.transport.base import Process, Sink, Transport, holder_of
 from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
 
 HOLDER = "cvs.holder"
 """Label with the run that a container is of."""
+NODE = "cvs.node"
+"""Label with the node, by the name that it has in the run."""
 _EXPIRES = "cvs.expires"
 PULLS = 32
 """Images that are loaded at the same time, over all nodes."""
 PROGRESS_SECONDS = 5
 _AT_WORK, _ENDED = ("running", "paused", "restarting"), ("exited", "dead")
 """States of a container; one of a cvs that was killed ends by itself."""
+_PROGRAMS = (*ON_NODE, "cut", "df", "getent", "id", "stat")
+_IN_IMAGE = tuple("cat chown find grep mkdir mv python3 rm setsid sh sleep timeout".split())
+_NAMESAKE_SECONDS = 10
+_NO_PROGRAM = 127
+"""What a container ends with whose first program is not there."""
+_NO_SOURCE = "bind source path does not exist"
+_PROPAGATIONS = ("private", "rprivate", "shared", "rshared", "slave", "rslave")
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 _pulling = threading.BoundedSemaphore(PULLS)
 
@@ -43,6 +54,12 @@ class DockerRuntime(Runtime):
         self._say = say
         self._name: str | None = None
         """Of its container; known before that is made, so that one which was made unheard goes too."""
+        self._id: str | None = None
+        """Of its container, which another may give another name."""
+        self._works = False
+        """Whether commands were run in it."""
+        self._out_of_reach = False
+        """Whether the user knows already why the engine cannot be asked any more."""
 
     @property
     def _container(self) -> ContainerPlan:
@@ -54,6 +71,7 @@ class DockerRuntime(Runtime):
     def hold(self, holder: Holder) -> str | None:
         """See `Runtime.hold`; containers of cvs bear the run that they are of."""
         self._holder = holder
+        demand_programs(self.transport, (*_PROGRAMS, *(["docker"] if self._container.image_tar else [])))
         found = self._containers()
         if busy := next((other for other in found if other["State"] in _AT_WORK), None):
             raise NodeInUse(f"{self.plan.node}: in use by {_whose(busy)}")
@@ -69,33 +87,29 @@ class DockerRuntime(Runtime):
             "list containers", lambda client: client.containers(all=True, filters={"label": HOLDER})
         )
 
-    def _own(self) -> list[str]:
-        """This run's container on the node, or none."""
+    def _own(self) -> list[dict[str, Any]]:
+        """This run's container on this node, or none."""
+        return [other for other in self._of_this_run() if _label(other, NODE) == self.plan.node]
+
+    def _of_this_run(self) -> list[dict[str, Any]]:
         if self._name is None:
             return []
-        return [other["Id"] for other in self._containers() if f"/{self._name}" in other["Names"]]
+        holders = ((other, holder_of(_label(other, HOLDER))) for other in self._containers())
+        return [other for other, holder in holders if holder and holder.run_id == self.plan.run_id]
 
     # --- set-up ---
 
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """See `Runtime.prepare`."""
         deadline = time.monotonic() + timeout
-        self._check_files()
+        self._check_files(self.plan.aorta_path, "on the node", timeout=60)
         self._check_shared_memory()
         self._provide_image(deadline)
         self._start_container()
         self._yield_to_earlier()
+        self._check_image()
         self._demand(self._run(["mkdir", "-p", self.plan.out_dir]), "cannot make its folder for logs")
         return self._facts(deadline - time.monotonic())
-
-    def _check_files(self) -> None:
-        path = self.plan.aorta_path
-        missing = 'cd "$1" || exit 2; shift; for f; do [ -f "$f" ] || echo "$f"; done'
-        found = self.transport.run(["sh", "-c", missing, "sh", path, *self.plan.required_files], timeout=60)
-        if found.exit_code:
-            raise RunError(f"{self.plan.node}: aorta_path {path}: no such folder on the node")
-        if names := found.stdout.split("\n")[:-1]:
-            raise RunError(f"{self.plan.node}: {', '.join(names)}: not found below aorta_path {path}")
 
     def _check_shared_memory(self) -> None:
         """With the host's IPC the container has the host's /dev/shm, whatever its own size would be."""
@@ -127,8 +141,16 @@ class DockerRuntime(Runtime):
             raise RunError(f"{node}: no image {plan.image}, even now; docker.image_tar holds another")
 
     def _has_image(self) -> bool:
-        name = self._container.image
-        return bool(self._engine.ask("list images", lambda client: client.images(name=name, quiet=True)))
+        """Whether there is what the engine would take for this name, which may be short, whole, or an id."""
+
+        def look(client: docker.APIClient) -> bool:
+            try:
+                client.inspect_image(self._container.image)  # type: ignore[no-untyped-call]
+            except docker.errors.NotFound:
+                return False
+            return True
+
+        return self._engine.ask("look at an image", look)
 
     def _pull(self, deadline: float) -> None:
         name, node = self._container.image, self.plan.node
@@ -147,33 +169,70 @@ class DockerRuntime(Runtime):
         plan = self._container
         lives = int(plan.seconds)
         self._name = name = f"{plan.name}-{self.plan.run_id}"
-        self._engine.ask(
-            f"create container {name}",
-            lambda client: client.create_container(
-                plan.image,
-                name=name,
-                user=plan.user,
-                entrypoint=["sleep", str(lives)],
-                command=[],
-                working_dir=self.plan.workdir,
-                labels=self._labels(lives),
-                host_config=client.create_host_config(**self._host_config(plan)),
-            ),
-            arrived=(CONFLICT, lambda client: client.inspect_container(name)),
-        )
-        self._engine.ask(f"start container {name}", lambda client: client.start(name))
+        mounts = [self._mount(*mount) for mount in plan.mounts]
+        try:
+            self._engine.ask(
+                f"create container {name}",
+                lambda client: client.create_container(
+                    plan.image,
+                    name=name,
+                    user=plan.user,
+                    entrypoint=["sleep", str(lives)],
+                    command=[],
+                    working_dir=self.plan.workdir,
+                    labels=self._labels(lives),
+                    host_config=client.create_host_config(mounts=mounts, **self._host_config(plan)),
+                    use_config_proxy=False,
+                ),
+            )
+        except Refused as refused:
+            if refused.status == CONFLICT:
+                self._wait_for_namesake()
+            if refused.status != CONFLICT or not self._own():  # else a call whose answer was lost has made it
+                raise self._explained(refused) from None
+        self._id = self._own()[0]["Id"]
+        self._engine.ask(f"start container {name}", lambda client: client.start(self._started()))
+
+    def _mount(self, source: str, target: str, options: str = "") -> Mount:
+        """Not what the engine calls a bind, for which it makes a folder where there is none."""
+        words, known = [word for word in options.split(",") if word], ("ro", "rw", *_PROPAGATIONS)
+        if unknown := [word for word in words if word not in known]:
+            raise RunError(
+                f"{self.plan.node}: docker.volumes: {source}: no such option: {', '.join(unknown)};"
+                f" there are {', '.join(known)}"
+            )
+        spread = next((word for word in words if word in _PROPAGATIONS), None)
+        return Mount(target, source, type="bind", read_only="ro" in words, propagation=spread)
+
+    def _wait_for_namesake(self) -> None:
+        """The engine gives a name away some time before it shows the container."""
+        deadline = time.monotonic() + _NAMESAKE_SECONDS
+        while not self._of_this_run() and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def _explained(self, refused: Refused) -> RunError:
+        """Why there is no container, as the user's files have it."""
+        node = self.plan.node
+        if refused.status == CONFLICT and (others := self._of_this_run()):
+            names = " and ".join(sorted({node, *(_label(other, NODE) for other in others)}))
+            return RunError(f"{names} are one machine (one Docker engine); name it once in node_dict")
+        if _NO_SOURCE in refused.why:
+            source = refused.why.partition(_NO_SOURCE)[2].strip(": ")
+            key = "aorta_path" if source == self.plan.aorta_path else "docker.volumes"
+            return RunError(f"{node}: {key}: {source}: no such file or folder on the node")
+        return refused
 
     def _labels(self, lives: int) -> dict[str, str]:
         ends = _now() + timedelta(seconds=lives)
         return {
             HOLDER: self._holder.model_dump_json(),
+            NODE: self.plan.node,
             _EXPIRES: ends.isoformat(timespec="seconds"),
             "cvs.version": cvs.__version__,
         }
 
     def _host_config(self, plan: ContainerPlan) -> dict[str, Any]:
         return {
-            "binds": [":".join(mount) for mount in plan.mounts],
             "privileged": plan.privileged,
             "network_mode": plan.network_mode,
             "ipc_mode": plan.ipc_mode,
@@ -206,6 +265,30 @@ class DockerRuntime(Runtime):
             created = self._inspect(other["Id"])
             if created["State"]["Running"] and created["Created"] < mine:
                 raise NodeInUse(f"{self.plan.node}: in use by {_whose(other)}, which came a moment earlier")
+
+    def _check_image(self) -> None:
+        """Have the programs in the image that cvs needs there; not with `timeout`, which may be missing."""
+        node, image = self.plan.node, self._container.image
+        names: Programs = (*_IN_IMAGE, self.plan.argv[0])
+        try:
+            found = self._engine.execute(
+                self._started(),
+                look_command(names),
+                timeout=30,
+                environment=self.plan.variables(),
+                limited=False,
+            )
+        except RunError:
+            state = self._inspect(self._started())["State"]
+            if state["Running"]:
+                raise
+            code = state["ExitCode"]
+            demand_found("sleep" if code == _NO_PROGRAM else "", names, f"{node}:", f"in the image {image}")
+            raise RunError(f"{node}: a container of {image} ends at once, with exit code {code}") from None
+        if found.exit_code:
+            raise EnvironmentFault(f"{node}: the image {image} has no sh that runs: {_said(found)}")
+        demand_found(found.stdout, names, f"{node}:", f"in the image {image}")
+        self._works = True
 
     def _inspect(self, container: str) -> dict[str, Any]:
         return self._engine.ask("look at a container", lambda client: client.inspect_container(container))
@@ -256,14 +339,20 @@ class DockerRuntime(Runtime):
 
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`: a container that is started anew has none of its processes left."""
-        for container in self._own():
-            self._restart(container)
-            self._give_back()
+        try:
+            for container in self._own() if self._works else []:
+                self._restart(container)
+                self._give_back()
+        except CvsError as error:
+            self._out_of_reach = isinstance(error, TransportError)
+            raise TransportError(f"{error}; what root wrote stays root's until the next run there") from None
         return []
 
-    def _restart(self, container: str) -> None:
+    def _restart(self, container: dict[str, Any]) -> None:
+        if container["State"] == "paused":
+            self._engine.ask("unpause its container", lambda client: client.unpause(container["Id"]))
         self._engine.ask(
-            "restart its container", lambda client: client.restart(container, timeout=0), seconds=60
+            "restart its container", lambda client: client.restart(container["Id"], timeout=0), seconds=60
         )
 
     def _give_back(self) -> None:
@@ -274,10 +363,24 @@ class DockerRuntime(Runtime):
 
     def teardown(self) -> None:
         """See `Runtime.teardown`."""
-        for container in self._own():
-            self._remove(container)
-        self._name = None
+        try:
+            for container in self._own():
+                self._remove(container["Id"])
+        except CvsError as error:
+            raise self._left(error) from None
+        self._name = self._id = None
         self._engine.close()
+
+    def _left(self, error: CvsError) -> CvsError:
+        """What becomes of a container that cannot be removed; why it cannot is told once."""
+        if self._id is None:
+            return error
+        is_told = self._out_of_reach and isinstance(error, TransportError)
+        before = f"{self.plan.node}:" if is_told else f"{error};"
+        return TransportError(
+            f"{before} its container {self._name} is left there; the next run there removes it, once it has"
+            " ended (docker rm -f ends it)"
+        )
 
     def _remove(self, container: str) -> None:
         self._engine.ask(
@@ -288,15 +391,15 @@ class DockerRuntime(Runtime):
         )
 
     def _started(self) -> str:
-        assert self._name is not None
-        return self._name
+        assert self._id is not None
+        return self._id
 
     def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
         return self._engine.execute(self._started(), argv, timeout=timeout, environment=self.plan.variables())
 
     def _demand(self, result: CommandResult, complaint: str) -> None:
         if result.exit_code:
-            raise RunError(f"{self.plan.node}: {complaint}: {result.stderr.strip()}")
+            raise RunError(f"{self.plan.node}: {complaint}: {_said(result)}")
 
 
 class PullProgress:
@@ -325,14 +428,23 @@ def _now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def _said(result: CommandResult) -> str:
+    """Why a command failed: the engine itself tells on the other output."""
+    return " ".join((result.stderr.strip() or result.stdout).split()) or f"exit code {result.exit_code}"
+
+
+def _label(container: dict[str, Any], name: str) -> str:
+    return str((container["Labels"] or {}).get(name, ""))
+
+
 def _expires(container: dict[str, Any]) -> datetime:
     """When it is nobody's any more; a mark that cannot be read gives it all time."""
     try:
-        return datetime.fromisoformat(container["Labels"].get(_EXPIRES, ""))
+        return datetime.fromisoformat(_label(container, _EXPIRES))
     except ValueError:
         return datetime.max.replace(tzinfo=timezone.utc)
 
 
 def _whose(container: dict[str, Any]) -> str:
     """The run that a container is of, else its name."""
-    return str(holder_of(container["Labels"].get(HOLDER, "")) or container["Names"][0].lstrip("/"))
+    return str(holder_of(_label(container, HOLDER)) or container["Names"][0].lstrip("/"))

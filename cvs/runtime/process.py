@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cvs.errors import EnvironmentFault, RunError
+from cvs.errors import EnvironmentFault, NodeInUse, RunError
 from cvs.hang import RankStack
-from cvs.models import CommandResult, Holder
+from cvs.models import Holder
 from cvs.runtime._leftovers import kill_processes
+from cvs.runtime._programs import ON_NODE, demand_programs
 from cvs.runtime.base import Runtime, facts_command, facts_of, rank_stacks, stacks_command
 from cvs.transport.base import Process, Sink
 
@@ -22,6 +23,7 @@ INSTALL_TORCH = (
     "point TORCH_PYTHON at an interpreter that has it, or install it: pip install torch==2.13.0"
     " --extra-index-url https://download.pytorch.org/whl/cpu (about 200 MB to load, 900 MB on disk)"
 )
+_PROGRAMS = (*ON_NODE, "dirname", "flock", "kill", "sed", "seq", "setsid")
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
@@ -76,7 +78,8 @@ class ProcessRuntime(Runtime):
 
     def hold(self, holder: Holder) -> str | None:
         """See `Runtime.hold`."""
-        unfinished = self.transport.hold(self.plan.aorta_path, holder)
+        demand_programs(self.transport, _PROGRAMS)
+        unfinished = self._taken(holder)
         if unfinished is None:
             return None
         if unfinished.host != holder.host:
@@ -85,28 +88,33 @@ class ProcessRuntime(Runtime):
             raise RunError(f"{self.plan.node}: processes {survivors} of {unfinished}, cannot be ended")
         return f"{unfinished}, did not end: its cvs was killed; what it had left running is ended now"
 
+    def _taken(self, holder: Holder) -> Holder | None:
+        try:
+            return self.transport.hold(self.plan.aorta_path, holder)
+        except NodeInUse as busy:
+            if f"run {holder.run_id} of" not in str(busy):
+                raise
+            raise RunError(
+                f"{self.plan.node}: aorta_path {self.plan.aorta_path} is that of another node of this run:"
+                " one machine under two names, or a shared folder; name each machine once in node_dict, with"
+                " a folder of its own"
+            ) from None
+
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """See `Runtime.prepare`; a local node gets its own copy of the workload."""
         deadline = time.monotonic() + timeout
         plan = self.plan
         if plan.copied_from is not None:
             self._copy_workload(Path(plan.copied_from))
-        self._check_files(deadline - time.monotonic())
-        self._run(["mkdir", "-p", plan.out_dir])
+        self._check_files(plan.aorta_path, "on the node", timeout=deadline - time.monotonic())
+        made = self.transport.run(["mkdir", "-p", plan.out_dir], timeout=30)
+        if made.exit_code:
+            raise RunError(f"{plan.node}: cannot make its folder for logs: {made.stderr.strip()}")
         return self._facts(deadline - time.monotonic())
 
     def _copy_workload(self, source: Path) -> None:
-        if not source.is_dir():
-            raise RunError(f"{self.plan.node}: aorta_path {source}: no such folder on this machine")
-        missing = [name for name in self.plan.required_files if not (source / name).is_file()]
-        if missing:
-            raise RunError(f"{self.plan.node}: {', '.join(missing)}: not found below aorta_path {source}")
+        self._check_files(str(source), "on this machine", timeout=60)
         self.transport.send_tree(source, self.plan.aorta_path)
-
-    def _check_files(self, timeout: float) -> None:
-        for name in self.plan.required_files:
-            if self._run(["test", "-f", f"{self.plan.aorta_path}/{name}"], timeout).exit_code:
-                raise RunError(f"{self.plan.node}: {name}: not found below aorta_path {self.plan.aorta_path}")
 
     def _facts(self, timeout: float) -> dict[str, str]:
         python, variables = self._python, self.plan.variables()
@@ -143,9 +151,6 @@ class ProcessRuntime(Runtime):
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`."""
         return kill_processes(self.transport, self.plan.run_id, self._session)
-
-    def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
-        return self.transport.run(argv, timeout=timeout)
 
     def teardown(self) -> None:
         """See `Runtime.teardown`; plain processes leave nothing but the workload's own files."""

@@ -71,7 +71,7 @@ def explained(error: Exception, host: SshTarget, seconds: float, said: str) -> F
     return fault
 
 
-def readable(text: bytes) -> str:
-    """The first line of what a server said, fit to be shown."""
+def readable(text: bytes, most: int = 100) -> str:
+    """The first line of what a server said, fit to be shown: at most so many characters of it."""
     line = text.decode(errors="replace").strip().partition("\n")[0].strip()
-    return "".join(letter for letter in line[:100] if letter.isprintable())
+    return "".join(letter for letter in line[:most] if letter.isprintable())

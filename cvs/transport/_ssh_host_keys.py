@@ -85,7 +85,19 @@ class KnownHosts:
     """All lines of some files; one that is missing or cannot be read has none, and no odd line counts."""
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._lines = [line for file in files for line in _read(file)]
+        self.unreadable: list[str] = []
+        """Files that are there and cannot be read, and why."""
+        self._lines = [line for file in files for line in self._read(file)]
+
+    def _read(self, file: str) -> Iterator[KnownHost]:
+        try:
+            text = Path(file).read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self.unreadable.append(f"{file} cannot be read: {error.strerror}")
+            return
+        yield from _lines_of(file, text)
 
     def key_types(self, names: Sequence[str]) -> list[str]:
         """Types of the keys that the host is known by, to be asked of it first."""
@@ -124,6 +136,8 @@ def objection(host: SshTarget, key: PublicKey, known: KnownHosts) -> str:
     if finding.line is not None:
         return _other_key(host, names[0], key, finding.verdict, finding.line)
     if host.host_key_policy == "strict":
+        if known.unreadable:
+            return f"the host key of {names[0]} cannot be checked: {known.unreadable[0]}; set known_hosts"
         return _no_key(host, names[0], key, finding.certified)
     if not host.known_hosts:
         return f"the host key of {names[0]} cannot be written down: no file is set; set known_hosts"
@@ -183,11 +197,7 @@ def _ends_with_a_line(file: int) -> bool:
     return size == 0 or os.pread(file, 1, size - 1) == b"\n"
 
 
-def _read(file: str) -> Iterator[KnownHost]:
-    try:
-        text = Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
+def _lines_of(file: str, text: str) -> Iterator[KnownHost]:
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""

@@ -98,7 +98,10 @@ class Login:
         if self._offers.problems:
             parts.append(f"not offered: {', '.join(self._offers.problems)}")
         if self._offers.keys and "publickey" in self._accepted:
-            hint = f"put the public key into {host.user}'s ~/.ssh/authorized_keys there, or name another key"
+            hint = (
+                f"put the public key into {host.user}'s ~/.ssh/authorized_keys there, or name another key;"
+                " sshd also refuses an account that is locked or whose login shell does not exist"
+            )
         else:
             hint = "name a key with priv_key_file, have an agent hold one, or give a password"
         return "; ".join([*parts, hint])

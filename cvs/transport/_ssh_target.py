@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import SecretStr
 
 from cvs.config import ClusterConfig
+from cvs.config.account import home_folder
 from cvs.errors import ConfigError, EnvironmentFault, TransportError
 from cvs.transport.local import LocalTransport
 
@@ -294,7 +295,8 @@ class _Resolver:
 
 def _at_home(file: str) -> str:
     """A file that the cluster file names; `~` is the home of whoever runs cvs."""
-    return str(Path.home() / file[2:]) if file.startswith("~/") else file
+    home = home_folder()
+    return str(home / file[2:]) if home and file.startswith("~/") else file
 
 
 def _tokens(asked: str, settings: _Settings) -> dict[str, str]:

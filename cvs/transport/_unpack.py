@@ -15,7 +15,8 @@ from cvs.transport._written import written
 
 PACK = (
     'cd "$1" || exit 1; if command -v zstd > /dev/null; then echo zstd; pack="zstd -q -1 -c";'
-    ' else echo gzip; pack="gzip -1 -c"; fi;'
+    ' elif command -v gzip > /dev/null; then echo gzip; pack="gzip -1 -c";'
+    ' else echo "there is neither zstd nor gzip" >&2; exit 1; fi;'
     " tar --null -T - -chf - | $pack"
 )
 """Run by a shell in the folder `$1`, takes paths on its input; says first how it packs."""

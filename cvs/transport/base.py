@@ -46,8 +46,10 @@ class Fetched(NamedTuple):
     @classmethod
     def of(cls, node: str, digests: dict[str, str], problems: Sequence[str]) -> Fetched:
         """With the first of some problems, and how many more there are."""
+        if not problems:
+            return cls(digests, None)
         more = f", nor {len(problems) - 1} others" if problems[1:] else ""
-        return cls(digests, f"{node}: cannot fetch {problems[0]}{more}" if problems else None)
+        return cls(digests, f"{node}: cannot fetch {recordable(problems[0])}{more}")
 
 
 class Process(ABC):
@@ -89,9 +91,12 @@ class Transport(ABC):
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
+        errors: str = "replace",
     ) -> CommandResult:
         """Run one command to its end; a non-zero exit is a result, not an error.
 
+        Args: errors: what becomes of bytes on stdout that are no UTF-8, as for `bytes.decode`; names of files
+        are kept by `surrogateescape`.
         Raises: TransportError: it cannot be started, or has not ended within `timeout` seconds.
         """
 
@@ -158,6 +163,11 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the connection; nothing on the node is touched."""
+
+
+def recordable(text: str) -> str:
+    """The text, fit for a record: bytes of a file's name that are no UTF-8 are spelt out, such as `\\xff`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def holder_of(text: str) -> Holder | None:

@@ -16,42 +16,66 @@ from cvs.errors import TransportError
 from cvs.transport._lines import Lines
 from cvs.transport.base import Process, Sink, Transport
 
-_JOB = (
-    'folder=$1; shift; echo $$ > "$folder/pid" || exit 126; trap : TERM INT HUP;'
-    ' "$@" > "$folder/console.log" 2>&1 < /dev/null; code=$?;'
-    ' echo $code > "$folder/exit_code.part" && mv "$folder/exit_code.part" "$folder/exit_code"'
-)
-"""The shell outlives a polite signal to the whole group, to note how the job took it."""
+_JOB = """\
+folder=$1; shift
+ended() { printf '%-9s\\n' "$1" 1<> "$folder/exit_code" || : > "$folder/exit_code"; }
+echo $$ > "$folder/pid" || { ended "126 full"; exit; }
+trap : TERM INT HUP
+"$@" > "$folder/console.log" 2>&1 < /dev/null
+code=$?
+printf '%8192s' > "$folder/room" || code="$code full"
+rm -f "$folder/room"
+ended "$code"
+"""
+"""The shell outlives a polite signal to the whole group, to note how the job took it.
+
+It writes the exit code over blanks that stand there from the start, which takes no room on a disk that has
+become full; where that fails even so, the file is left empty. After the code it notes whether there is room.
+"""
 LIVES = 'lives() { [ -d "/proc/$1" ] || LC_ALL=C kill -0 "$1" 2>&1 | grep -q permitted; }'
 """Whether there is such a process; where /proc hides those of others, the refusal of a signal tells."""
 _FOLLOW = (
     LIVES
     + """
 folder=$1 offset=$2 alive=$3
-while :; do
-    ended=
-    if [ -e "$folder/exit_code" ]; then ended=0; elif ! lives "$alive"; then ended=3; fi
-    size=$(wc -c 2>/dev/null < "$folder/console.log" || echo 0)
+is_heard() { parent=$PPID; read -r _ _ _ parent _ 2> /dev/null < "/proc/$$/stat"; [ "$parent" = "$PPID" ]; }
+while is_heard; do
+    ended= code=
+    lives "$alive" || ended=3
+    if [ ! -e "$folder/exit_code" ]; then ended=${ended:-5}
+    elif ! read -r code < "$folder/exit_code"; then ended=4
+    elif [ -n "$code" ]; then ended=0
+    fi
+    size=0
+    if [ -e "$folder/console.log" ]; then size=$(wc -c < "$folder/console.log") || exit; fi
     if [ "$size" -gt "$offset" ]; then
-        tail -c "+$((offset + 1))" "$folder/console.log" | head -c "$((size - offset))"
+        dd if="$folder/console.log" bs=64k iflag=skip_bytes,count_bytes \\
+            skip="$offset" count="$((size - offset))" 2> /dev/null || exit
         offset=$size
     fi
     [ -z "$ended" ] || exit "$ended"
-    sleep 0.2
+    sleep 0.2 || exit
 done
+exit 1
 """
 )
-"""Looks whether the job has ended before it reads, so that nothing is missed."""
+"""Looks whether the job has ended before it reads, so that nothing is missed.
+
+It ends when its parent does, which serves the connection: else a quiet job would leave it on the node.
+"""
 RECONNECT_SECONDS = 60
 """How long a job is followed without a connection before its node is given up."""
-_VANISHED = 3
+_VANISHED, _UNNOTED, _GONE = 3, 4, 5
+"""The job was ended, nothing could be written when it ended, its folder was taken away."""
+_NO_PROGRAM = 127
 _SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a command."""
 
 
 def clean_command(folder: str) -> list[str]:
     """Command that makes a job's folder, without what an earlier job left in it."""
-    return ["sh", "-c", 'mkdir -p "$1" && cd "$1" && rm -f pid exit_code console.log', "sh", folder]
+    makes = 'mkdir -p "$1" && cd "$1" && rm -f pid console.log && printf "%9s\\n" "" > exit_code'
+    return ["sh", "-c", makes, "sh", folder]
 
 
 def job_command(folder: str, argv: Sequence[str]) -> list[str]:
@@ -118,7 +142,7 @@ class DetachedProcess(Process):
         while self._exit_code is None and self._lost is None:
             begun = self._offset
             try:
-                self._exit_code = self._until_end()
+                self._until_end()
             except TransportError as error:
                 now = time.monotonic()
                 # A connection that brought anything was none that stayed away.
@@ -128,19 +152,35 @@ class DetachedProcess(Process):
                 time.sleep(min(0.5, self._patience / 10))
         self._lines.close()
 
-    def _until_end(self) -> int:
+    def _until_end(self) -> None:
+        node = self._transport.node
         argv = ["sh", "-c", _FOLLOW, "sh", self._folder, str(self._offset), str(self._alive)]
         code = self._transport.stream(argv, self._take)
         if code == _VANISHED:
-            return -9
-        if code != 0:
-            raise TransportError(
-                f"{self._transport.node}: the job's output cannot be followed (exit code {code})"
-            )
-        told = self._transport.run(["cat", f"{self._folder}/exit_code"], timeout=30).stdout.strip()
-        if not told.isdecimal():
+            self._exit_code = -9
+        elif code == _UNNOTED:
+            self._lost = f"{node}: the job ended, but not even its exit code could be written: {self._full}"
+        elif code == _GONE:
+            raise TransportError(f"{node}: the job's folder {self._folder} is gone")
+        elif code != 0:
+            hint = "; it takes wc, dd and sleep there" if code == _NO_PROGRAM else ""
+            raise TransportError(f"{node}: the job's output cannot be followed (exit code {code}){hint}")
+        else:
+            self._note(self._transport.run(["cat", f"{self._folder}/exit_code"], timeout=30).stdout)
+
+    def _note(self, told: str) -> None:
+        """Take what the job's shell has noted."""
+        code, *doubt = told.split() or [""]
+        if not code.isdecimal():
             raise TransportError(f"{self._transport.node}: the job left no exit code")
-        return int(told) if int(told) <= _SIGNALLED else _SIGNALLED - int(told)
+        if doubt:
+            self._lines.close()
+            self._lines.take(f"cvs: output of the job may be lost: {self._full}\n".encode())
+        self._exit_code = int(code) if int(code) <= _SIGNALLED else _SIGNALLED - int(code)
+
+    @property
+    def _full(self) -> str:
+        return f"no space left on the disk of {self._folder}"
 
     def _take(self, piece: bytes) -> None:
         self._offset += len(piece)

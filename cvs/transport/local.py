@@ -43,6 +43,7 @@ class LocalTransport(Transport):
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
+        errors: str = "replace",
     ) -> CommandResult:
         """See `Transport.run`."""
         started = time.monotonic()
@@ -61,7 +62,7 @@ class LocalTransport(Transport):
         return CommandResult(
             argv=tuple(argv),
             exit_code=process.returncode,
-            stdout=out.decode(errors="replace"),
+            stdout=out.decode(errors=errors),
             stderr=err.decode(errors="replace"),
             seconds=time.monotonic() - started,
         )
@@ -161,7 +162,8 @@ class LocalTransport(Transport):
         except OSError as error:
             connection.close()
             raise TransportError(
-                f"{self.node}: no Docker engine answers at {path}: {error.strerror}"
+                f"{self.node}: no Docker engine answers at {path}: {error.strerror}; does it run, and may you"
+                " use it? (docker version tells); without Docker, set runtime: process"
             ) from None
         return connection
 

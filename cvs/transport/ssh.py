@@ -21,6 +21,8 @@ from cvs.config import ClusterConfig
 from cvs.errors import NodeInUse, TransportError
 from cvs.models import CommandResult, Holder
 from cvs.transport._ssh_connect import SshLimits, connect
+from cvs.transport._ssh_errors import readable
+from cvs.transport._ssh_mark import ShellError, after_mark, marked, skip_to_mark
 from cvs.transport._ssh_target import resolve
 from cvs.transport._unpack import PACK, Reader, unpack
 from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of
@@ -35,17 +37,24 @@ _LOWEST_PORT, _HIGHEST_PORT = 20000, 32768
 """Where a rendezvous port is looked for, below those that the node gives to connections."""
 _WITH_VARIABLES = 'eval "$(dd bs=1 count="$1" 2>/dev/null)"; cd "$2" || exit 126; shift 2; exec "$@"'
 """Takes the environment from its input: what stands in a command line, everybody on the node can read."""
+_PID = (
+    'for _ in $(seq 100); do [ -s "$1/pid" ] && exec cat "$1/pid"; sleep 0.1; done;'
+    ' echo "it has not written $1/pid; is the disk full?" >&2; exit 1'
+)
 _HOLD = """\
-mkdir -p "$(dirname "$1")" && (: >> "$1") || { echo "cannot write"; exit 1; }
-exec 9>> "$1"
 IFS= read -r me
-flock -n 9 || { printf 'busy '; cat "$1"; exit 75; }
+mkdir -p "${1%/*}" || exit
+exec 9>> "$1" || exit
+flock -n 9 || { [ $? -eq 1 ] && printf 'busy ' && cat "$1"; exit; }
 printf 'held '; cat "$1"; echo
 printf %s "$me" > "$1"
 read -r bye || while grep -qszxF "CVS_RUN_ID=$2" /proc/[0-9]*/environ; do sleep 2; done
 : > "$1"
 """
-"""Holds the lock `$1` for the run `$2`: until it is said good-bye, else until no process of it is left."""
+"""Holds the lock `$1` for the run `$2`: until it is said good-bye, else until no process of it is left.
+
+flock ends with 1 where another has it, and only then; what else goes wrong is told on stderr.
+"""
 
 
 class SshTransport(Transport):
@@ -73,22 +82,38 @@ class SshTransport(Transport):
             return self._connection
 
     @contextmanager
-    def _channel(self, argv: Sequence[str], timeout: float) -> Iterator[paramiko.Channel]:
-        """A channel in which `argv` runs, closed at the end."""
+    def _channel(self, script: str, *words: str, timeout: float) -> Iterator[paramiko.Channel]:
+        """A channel in which a shell runs `script` with its `words`, closed at the end."""
         deadline = time.monotonic() + timeout
         if not self._channels.acquire(timeout=timeout):
             raise TransportError(f"{self.node}: no channel became free within {timeout:.0f} s")
         try:
-            channel = self._opened(deadline)
+            channel = self._begun(script, *words, deadline=deadline)
             try:
-                channel.exec_command(shlex.join(argv))
                 yield channel
-            except (paramiko.SSHException, EOFError, OSError) as error:
-                raise self._lost(error) from None
             finally:
                 channel.close()
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise self._lost(error) from None
         finally:
             self._channels.release()
+
+    def _begun(self, script: str, *words: str, deadline: float) -> paramiko.Channel:
+        """A channel in which a shell runs `script`; what comes on its stdout is that script's.
+
+        Raises: TransportError: there is none; paramiko.SSHException, EOFError, OSError: it was lost again.
+        """
+        channel = self._opened(deadline)
+        try:
+            channel.exec_command(marked(script, *words))
+            skip_to_mark(channel, deadline)
+        except ShellError as error:
+            channel.close()
+            raise TransportError(f"{self.node}: {error}") from None
+        except BaseException:
+            channel.close()
+            raise
+        return channel
 
     def _opened(self, deadline: float) -> paramiko.Channel:
         """A new channel; where the connection turns out to be lost, on a new one."""
@@ -135,13 +160,14 @@ class SshTransport(Transport):
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
+        errors: str = "replace",
     ) -> CommandResult:
         """See `Transport.run`."""
         started = time.monotonic()
         exports = self._exports(environment or {})
         limited = ["timeout", "-s", "KILL", str(max(math.ceil(timeout), 1)), *argv]
-        command = ["sh", "-c", _WITH_VARIABLES, "sh", str(len(exports)), cwd or ".", *limited]
-        with self._channel(command, timeout) as channel:
+        words = [str(len(exports)), cwd or ".", *limited]
+        with self._channel(_WITH_VARIABLES, *words, timeout=timeout) as channel:
             stdout, stderr = _communicate(channel, exports + stdin, started + timeout)
             code = self._exit_code(channel, argv, timeout)
         seconds = time.monotonic() - started
@@ -150,7 +176,7 @@ class SshTransport(Transport):
         return CommandResult(
             argv=tuple(argv),
             exit_code=code,
-            stdout=stdout.decode(errors="replace"),
+            stdout=stdout.decode(errors=errors),
             stderr=stderr.decode(errors="replace"),
             seconds=seconds,
         )
@@ -174,7 +200,7 @@ class SshTransport(Transport):
 
     def stream(self, argv: Sequence[str], sink: Sink) -> int:
         """See `Transport.stream`."""
-        with self._channel(argv, _OPEN_SECONDS) as channel:
+        with self._channel('exec "$@"', *argv, timeout=_OPEN_SECONDS) as channel:
             while piece := channel.recv(_BLOCK):
                 sink(piece)
             if not channel.status_event.wait(5) or channel.exit_status == -1:
@@ -190,8 +216,7 @@ class SshTransport(Transport):
         self._demand(
             self.run(launch, cwd=cwd, environment=environment, timeout=30), "the job cannot be started"
         )
-        waits = 'for _ in $(seq 100); do [ -s "$1/pid" ] && exec cat "$1/pid"; sleep 0.1; done; exit 1'
-        pid = self._demand(self.run(["sh", "-c", waits, "sh", folder], timeout=30), "the job did not start")
+        pid = self._demand(self.run(["sh", "-c", _PID, "sh", folder], timeout=30), "the job did not start")
 
         def send(number: int) -> None:
             self.run(signal_command(folder, number), timeout=30)
@@ -213,22 +238,18 @@ class SshTransport(Transport):
         A process on the node has the lock, as long as the connection lives and, after that, as long as a
         process of the run does.
         """
-        argv = ["sh", "-c", _HOLD, "sh", f"{folder}/.cvs/lock", holder.run_id]
-        channel = self._opened(time.monotonic() + _OPEN_SECONDS)
-        channel.settimeout(_OPEN_SECONDS)
+        deadline = time.monotonic() + _OPEN_SECONDS
         try:
-            channel.exec_command(shlex.join(argv))
-            channel.sendall(holder.model_dump_json().encode() + b"\n")
-            answer, _, earlier = channel.makefile("rb").readline().decode(errors="replace").partition(" ")
+            channel = self._begun(_HOLD, f"{folder}/.cvs/lock", holder.run_id, deadline=deadline)
+            answer, earlier, said = _asked(channel, holder.model_dump_json())
         except (paramiko.SSHException, EOFError, OSError) as error:
-            channel.close()
             raise self._lost(error) from None
         known = holder_of(earlier)
         if answer != "held":
             channel.close()
             if answer == "busy":
                 raise NodeInUse(f"{self.node}: {folder} is in use by {known or 'another process'}")
-            raise TransportError(f"{self.node}: cannot use {folder}: {answer} {earlier}".rstrip())
+            raise TransportError(f"{self.node}: cannot use {folder}: {said or 'the connection was lost'}")
         self._held.append(channel)
         return known
 
@@ -247,15 +268,16 @@ class SshTransport(Transport):
         """See `Transport.fetch`; packed and compressed on the node, unpacked as it comes."""
         digests: dict[str, str] = {}
         problems: list[str] = []
+        broken = ""
         if not paths:
             return Fetched(digests, None)
+        deadline = time.monotonic() + timeout
         wanted = "\0".join(paths).encode("utf-8", "surrogateescape")
-        with self._channel(["sh", "-c", PACK, "sh", folder], timeout) as channel:
-            channel.settimeout(timeout)
+        with self._channel(PACK, folder, timeout=timeout) as channel:
             errors = _in_background(lambda: channel.makefile_stderr("rb").read())
             feeding = _in_background(lambda: _feed(channel, wanted))
             try:
-                for path, came in unpack(_reader(channel, timeout), set(paths), into):
+                for path, came in unpack(_reader(channel, deadline), set(paths), into):
                     if isinstance(came, OSError):
                         problems.append(f"{path}: {came.strerror}")
                     else:
@@ -263,11 +285,15 @@ class SshTransport(Transport):
             except TimeoutError:
                 return Fetched.of(self.node, digests, [f"all files within {timeout:.0f} s"])
             except (tarfile.TarError, EOFError, ValueError, zstandard.ZstdError) as error:
-                problems.append(f"more: what arrived is broken: {error}")
+                broken = f"what arrived is broken ({error})"
             feeding.join(5)
             errors.join(5)
-            said = b"".join(errors.results).decode(errors="replace").splitlines()
-            problems += [line.removeprefix("tar: ") for line in said if "previous errors" not in line]
+            said = after_mark(b"".join(errors.results)).decode(errors="replace").splitlines()
+            said = [line.removeprefix("tar: ") for line in said if "previous errors" not in line]
+            if broken:  # the node's own words tell why
+                problems.append("more: " + "; ".join([*said[:1], broken]))
+            else:
+                problems += said
             if not channel.status_event.wait(5) or channel.exit_status != 0:
                 problems = problems or ["more: the connection was lost"]
         return Fetched.of(self.node, digests, problems)
@@ -292,9 +318,8 @@ class SshTransport(Transport):
 
     def dial_docker(self, timeout: float) -> Stream:
         """See `Transport.dial_docker`."""
-        channel = self._opened(time.monotonic() + timeout)
+        channel = self._begun("exec docker system dial-stdio", deadline=time.monotonic() + timeout)
         channel.settimeout(timeout)
-        channel.exec_command("docker system dial-stdio")
         return channel
 
 
@@ -315,6 +340,19 @@ def _in_background(work: Callable[[], bytes]) -> _InBackground:
     thread = _InBackground(work)
     thread.start()
     return thread
+
+
+def _asked(channel: paramiko.Channel, me: str) -> tuple[str, str, str]:
+    """What the lock's shell answers, who held it before, and what went wrong; closed where this fails."""
+    channel.settimeout(_OPEN_SECONDS)
+    try:
+        channel.sendall(me.encode() + b"\n")
+        answer, _, earlier = channel.makefile("rb").readline().decode(errors="replace").partition(" ")
+        errors = b"" if answer == "held" else after_mark(channel.makefile_stderr("rb").read())
+    except BaseException:
+        channel.close()
+        raise
+    return answer, earlier, readable(errors, 500)
 
 
 def _feed(channel: paramiko.Channel, text: bytes) -> bytes:
@@ -339,12 +377,10 @@ def _communicate(channel: paramiko.Channel, stdin: bytes, deadline: float) -> tu
         out.append(piece)
     feeding.join(1)
     errors.join(1)
-    return b"".join(out), b"".join(errors.results)
+    return b"".join(out), after_mark(b"".join(errors.results))
 
 
-def _reader(channel: paramiko.Channel, timeout: float) -> IO[bytes]:
-    deadline = time.monotonic() + timeout
-
+def _reader(channel: paramiko.Channel, deadline: float) -> IO[bytes]:
     def receive(size: int) -> bytes:
         channel.settimeout(max(deadline - time.monotonic(), 0.01))
         return channel.recv(size)

@@ -70,11 +70,12 @@ def start(tmp_path: Path, files: Files, script_as_trainer: Callable[[str], None]
             each.process.wait()
 
 
-def test_who_waits_gets_the_node_when_it_is_free(start: Start) -> None:
-    first = start("echo begun; sleep 3")
+def test_who_waits_gets_the_node_when_it_is_free(start: Start, tmp_path: Path) -> None:
+    first = start(f"echo begun; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done")
     first.wait_for("begun")
     second = start("echo mine", "--wait=60")
-    assert "node-0: " in second.wait_for("^cvs . waiting until 60 s are over: ")
+    assert "node-0: " in second.wait_for(r"^cvs . waiting up to \d+ s for the nodes: ")
+    (tmp_path / "stop").touch()
     second.wait_for("mine")
     second.finish()
     runs = [path for path in (first.home / "cvs_runs" / "test_aorta").glob("2*") if path.is_dir()]
@@ -92,6 +93,18 @@ def test_who_waits_in_vain_is_refused(start: Start) -> None:
     assert "mine" not in output
 
 
+def test_who_does_not_want_to_wait_any_longer_leaves_nothing(start: Start) -> None:
+    start("echo begun; sleep 60").wait_for("begun")
+    second = start("echo mine", "--wait=60")
+    second.wait_for("^cvs . waiting up to ")
+    second.process.send_signal(signal.SIGINT)
+    code, output = second.finish()
+    assert code == 2
+    assert output.startswith("cvs | interrupted while waiting for the nodes; nothing was started\n")
+    assert "mine" not in output
+    assert "KeyboardInterrupt" not in output
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT] * 6], ids=["SIGTERM", "a hail"])
 def test_what_interrupts_it_leaves_nothing_running(start: Start, signals: list[signal.Signals]) -> None:
     run = start("trap '' INT TERM; echo begun; while :; do sleep 1; done")
@@ -99,8 +112,9 @@ def test_what_interrupts_it_leaves_nothing_running(start: Start, signals: list[s
     for number in signals:
         run.process.send_signal(number)
         time.sleep(0.05)
-    code, _ = run.finish()
-    assert code != 0
+    code, output = run.finish()
+    assert code == 2
+    assert "KeyboardInterrupt" not in output
     assert processes_of(run.folder.run_id) == []
     assert run.folder.load_manifest().run.status.value == "failed"
     if len(signals) == 1:

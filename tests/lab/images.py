@@ -33,7 +33,7 @@ _DEBIAN_PACKAGES = (
 ).split()
 _PYTHON_PACKAGES = ("torch", "pyyaml")
 _LEFT_OUT = tuple(f"/usr/share/{name}/" for name in ("doc", "info", "lintian", "locale", "man"))
-_NOT_RUN = ("../", "torch/bin/", "torch/include/", "torch/test/")
+_NOT_RUN = ("../", "torch/include/", "torch/test/")
 _DOCKER_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TORCHRUN = b"#!/usr/bin/python3\nfrom torch.distributed.run import main\nmain()\n"
 
@@ -136,7 +136,8 @@ def _add_debian(tar: tarfile.TarFile) -> None:
     paths |= {str(found) for file in modules for found in file.parent.glob(f"__pycache__/{file.stem}.*.pyc")}
     # Without links above, such as /bin is one to /usr/bin.
     real = {Path(path).parent.resolve() / Path(path).name for path in [*paths, "/etc/ld.so.cache"]}
-    for file in sorted(real - {Path("/")}):
+    there = {Path("/", name) for name in ("", *tar.getnames())}  # Docker wants no file twice
+    for file in sorted(real - there):
         if os.path.lexists(file):
             tar.add(file, str(file).lstrip("/"), recursive=False)
 

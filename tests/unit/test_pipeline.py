@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from conftest import SaveRun
-from cvs.models import NodeResult, RunStatus
+from cvs.models import NodeResult, ParseResult, Quality, RankMetrics, RunStatus
 from cvs.parsers.torch_trace import TorchTraceParser
-from cvs.pipeline import measure, result_of
+from cvs.pipeline import _not_of_this_time, measure, result_of
 from cvs.run_folder import RunFolder
 from cvs.thresholds import check_evidence
 
@@ -67,10 +67,46 @@ def test_a_file_that_was_only_touched_is_measured_to_the_same_numbers(measured: 
     assert result_of(measured, TorchTraceParser()) == saved.model_copy(update={"warnings": ()})
 
 
-@pytest.mark.parametrize("keys", [{"schema_version": 0}, {"run_id": "another"}])
-def test_metrics_of_another_version_or_run_are_not_used(measured: RunFolder, keys: dict[str, object]) -> None:
-    measured.save_result(measured.load_result().model_copy(update=keys))
-    assert result_of(measured, TorchTraceParser()).warnings != SAVED
+def test_metrics_of_another_run_are_not_used(measured: RunFolder) -> None:
+    measured.save_result(measured.load_result().model_copy(update={"run_id": "another"}))
+    assert result_of(measured, TorchTraceParser()).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "cannot be read: Invalid JSON"),
+        ("", "cannot be read: Invalid JSON"),
+        ('{"schema_version": 0, "foo": 1}', "schema_version is 0, and this version of cvs reads 1"),
+        ('{"schema_version": 1, "foo": 1}', "cannot be read: benchmark: Field required"),
+    ],
+)
+def test_metrics_that_are_none_are_measured_anew_with_a_warning(
+    measured: RunFolder, text: str, why: str
+) -> None:
+    (measured.path / "metrics.json").write_text(text)
+    result = result_of(measured, TorchTraceParser())
+    [warning] = result.warnings
+    assert warning.startswith(f"measured anew: {measured.path}/metrics.json: {why}")
+    assert check_evidence(result) == []
+    assert result_of(measured, TorchTraceParser()).warnings == ()
+
+
+def test_metrics_of_another_version_are_measured_anew(measured: RunFolder) -> None:
+    measured.save_result(measured.load_result().model_copy(update={"schema_version": 2}))
+    [warning] = result_of(measured, TorchTraceParser()).warnings
+    assert warning.endswith("metrics.json: schema_version is 2, and this version of cvs reads 1")
+
+
+def test_a_window_that_no_calendar_has(save_run: SaveRun) -> None:
+    run = save_run().load_manifest().run
+    rank = RankMetrics(
+        rank=0, files=("f",), basis="cpu", quality=Quality(status="complete"), start_ns=10**30
+    )  # fmt: skip
+    parsed = ParseResult(parser="p", basis="cpu", world_size=1, ranks=(rank,))
+    assert list(_not_of_this_time(run, parsed)) == [
+        "rank 0: its trace was recorded 1e+21 s after 1970, not during this run"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -195,10 +195,62 @@ def test_the_newest_run_must_be_of_these_files(judge: Judge, save_run: SaveRun, 
     outcome.stdout.fnmatch_lines(
         [
             f"the newest run {folder.path} was not made with these files*",
+            "  made with the same files, with other values:",
             "*timeout_seconds: 300 then, 301 now",
+            "To judge it: run the benchmark again, or name a run with --run_dir",
         ]
     )
     judge(f"--run_dir={folder.path}", cases="evidence").assert_outcomes(passed=1, deselected=6)
+
+
+def test_a_run_of_other_overrides_is_told_once(judge: Judge, save_run: SaveRun) -> None:
+    folder = save_run()
+    outcome = judge("--training_overrides=inject.kind=kill", cases="validate_thresholds or report")
+    outcome.assert_outcomes(failed=4, deselected=3)
+    told = (
+        "To judge it: give the --training_overrides of that run, run the benchmark again, or name a run with*"
+    )
+    outcome.stdout.fnmatch_lines(["    training_overrides.inject.kind: not set then, 'kill' now", told])
+    text = outcome.stdout.str()
+    assert text.count("To judge it: ") == 1
+    short = f"nothing to judge: the newest run {folder.run_id} was not made with these files"
+    assert outcome.outlines.count(short) == 3
+
+
+def test_a_run_of_other_files_names_both(judge: Judge, save_run: SaveRun, files: Files) -> None:
+    save_run()
+    other = files.config_file.rename(files.config_file.with_name("other.yaml"))
+    files.config_file.write_text(other.read_text())
+    files.edit("timeout_seconds: 300", "timeout_seconds: 301")
+    outcome = judge(f"--config_file={files.config_file}", cases="evidence")
+    assert "  made with the same files, with other values:" in outcome.outlines
+    other.write_text(files.config_file.read_text())
+    outcome = judge(f"--config_file={other}", cases="evidence")
+    outcome.stdout.fnmatch_lines(
+        [
+            f"  made with {files.cluster_file} and {files.config_file},",
+            f"  now given {files.cluster_file} and {other}; they differ in",
+            "    timeout_seconds: 300 then, 301 now",
+        ]
+    )
+
+
+def test_a_name_with_an_escape_reaches_no_terminal(judge: Judge, save_run: SaveRun) -> None:
+    folder = save_run()
+    manifest = folder.load_manifest()
+    named = manifest.run.files[0].model_copy(update={"path": "node_0/torch_profiler/rank0/esc\033[31m.json"})
+    run = manifest.run.model_copy(update={"files": (*manifest.run.files, named)})
+    folder.save_manifest(manifest.model_copy(update={"run": run}))
+    outcome = judge("--color=no")
+    outcome.stdout.fnmatch_lines(["*esc�[[]31m.json was collected and is missing now*"])
+    assert "\033" not in outcome.stdout.str()
+
+
+def test_a_run_dir_that_cannot_be_looked_into(judge: Judge, tmp_path: Path) -> None:
+    outcome = judge(f"--run_dir={tmp_path / ('n' * 300)}", cases="evidence")
+    outcome.assert_outcomes(failed=1, deselected=6)
+    outcome.stdout.fnmatch_lines(["--run_dir *: cannot be looked into: File name too long; name another"])
+    assert "Traceback" not in outcome.stdout.str()
 
 
 def test_a_run_dir_that_is_none_is_named(judge: Judge, tmp_path: Path) -> None:
@@ -257,9 +309,12 @@ def test_metrics_are_junit_properties(judge: Judge, save_run: SaveRun, tmp_path:
     assert "test_validate_thresholds[evidence]" in (tmp_path / "r.html").read_text()
 
 
-def test_the_cases_stay_in_one_process_under_xdist(judge: Judge, save_run: SaveRun) -> None:
+@pytest.mark.parametrize(
+    "words", [["-n2"], ["-n2", "--dist=loadgroup"], ["-n2", "--dist=each"]], ids=" ".join
+)
+def test_the_cases_stay_in_one_process_under_xdist(judge: Judge, save_run: SaveRun, words: list[str]) -> None:
     save_run()
-    outcome = judge("-n2", "-v")
+    outcome = judge(*words, "-v")
     outcome.assert_outcomes(passed=6)
     workers = {line.split("]")[0] for line in outcome.outlines if line.startswith("[gw")}
     assert len(workers) == 1

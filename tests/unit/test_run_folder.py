@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +119,71 @@ def test_a_place_that_is_no_folder(tmp_path: Path) -> None:
         new_run_folder(tmp_path / "file", "test_aorta")
 
 
+def tell_without_root(script: str, *words: str) -> str:
+    """What a script prints that runs with the rights of the owner of the files, not with those of root."""
+    prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    whole = f"""
+import sys
+from pathlib import Path
+from cvs.errors import CvsError
+from cvs.run_folder import *
+try:
+    {script}
+except CvsError as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", whole, *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def long_name(tmp_path: Path) -> Path:
+    return tmp_path / ("n" * 300)
+
+
+def link_to_itself(tmp_path: Path) -> Path:
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path / "loop"
+
+
+def no_utf8(tmp_path: Path) -> Path:
+    return tmp_path / os.fsdecode(b"r\xff")
+
+
+Mistake = Callable[[Path], Path]
+ODD_PLACES = [
+    (long_name, "File name too long"),
+    (link_to_itself, "Too many levels of symbolic links"),
+    (no_utf8, "its name is not UTF-8 text"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "told"), ODD_PLACES)
+def test_a_place_that_cannot_be_one(tmp_path: Path, mistake: Mistake, told: str) -> None:
+    place = mistake(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(RunError) as new:
+        new_run_folder(place, "test_aorta")
+    with pytest.raises(RunError) as named:
+        make_run_folder(place / "r1")
+    for message in (str(new.value), str(named.value)):
+        assert message.endswith(f": {told}; choose another place")
+        assert str(place) in message
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_place_that_is_closed(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    told = tell_without_root("new_run_folder(Path(sys.argv[1]), 's')", f"{closed}/runs")
+    assert told == (
+        f"RunError cannot make a run's folder below {closed}/runs: Permission denied; choose another place"
+    )
+
+
 def test_local_nodes_are_shared_by_the_runs_of_a_suite(tmp_path: Path) -> None:
     one, two = (new_run_folder(tmp_path, "test_aorta").nodes_dir for _ in range(2))
     assert one == two == tmp_path.resolve() / "test_aorta" / "nodes"
@@ -147,6 +216,35 @@ def test_a_run_that_is_named(tmp_path: Path) -> None:
     assert open_run_folder(tmp_path / "r1").run_id == "r1"
     with pytest.raises(EvidenceError, match=rf"--run_dir {tmp_path}: is no folder of a run"):
         open_run_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("mistake", "told"), ODD_PLACES)
+def test_a_run_that_cannot_be_looked_for(tmp_path: Path, mistake: Mistake, told: str) -> None:
+    place = mistake(tmp_path)
+    for look in (open_run_folder, lambda path: newest_run_folder(path, "test_aorta")):
+        with pytest.raises(EvidenceError) as caught:
+            look(place)
+        message = str(caught.value)
+        assert str(place) in message
+        # Where a link ends nowhere, there is simply no run.
+        nowhere = mistake is link_to_itself
+        assert told in message or (
+            nowhere and re.search("no run of test_aorta|is no folder of a run", message)
+        )
+
+
+@pytest.mark.parametrize("at", ["runs", "runs/s", "runs/s/r1"])
+def test_a_run_that_is_closed(tmp_path: Path, at: str) -> None:
+    """It may be the newest, so no other is taken in its place."""
+    saved_run(tmp_path / "runs" / "s" / "r0")
+    saved_run(tmp_path / "runs" / "s" / "r1")
+    (tmp_path / at).chmod(0o000)
+    newest = tell_without_root("newest_run_folder(Path(sys.argv[1]), 's')", f"{tmp_path}/runs")
+    named = tell_without_root("open_run_folder(Path(sys.argv[1]))", f"{tmp_path}/runs/s/r1")
+    (tmp_path / at).chmod(0o700)
+    why = "Permission denied; name"
+    assert newest == f"EvidenceError cannot look for runs below {tmp_path}/runs: {why} one with --run_dir"
+    assert named == f"EvidenceError --run_dir {tmp_path}/runs/s/r1: cannot be looked into: {why} another"
 
 
 # --- what is written down ---------------------------------------------------------------------------------
@@ -212,6 +310,71 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path, text: str) -> None:
         folder.load_manifest()
     assert str(caught.value).startswith(f"{folder.path}/manifest.json: cannot be read: ")
     assert "\n" not in str(caught.value)
+
+
+def altered_manifest(folder: RunFolder, way: str, value: object) -> None:
+    """Set the value at `way` as an editor would."""
+    file = folder.path / "manifest.json"
+    data = json.loads(file.read_text())
+    *around, last = way.split(".")
+    inner = data
+    for part in around:
+        inner = inner[int(part) if part.isdigit() else part]
+    inner[last] = value
+    file.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_a_manifest_of_another_version(tmp_path: Path, version: int) -> None:
+    folder = saved_run(tmp_path / "r1")
+    altered_manifest(folder, "schema_version", version)
+    with pytest.raises(EvidenceError) as caught:
+        folder.load_manifest()
+    assert str(caught.value) == (
+        f"{folder.path}/manifest.json: schema_version is {version}, and this version of cvs reads 1;"
+        " judge the run with the version that made it, or run the benchmark again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "told"),
+    [
+        ("run.started", "yesterday", "'yesterday' is no time"),
+        ("run.started", "2026-11-30T12:00:00", "is no time"),
+        ("run.ended", "x" * 5000, "is no time"),
+        ("run.duration_seconds", 1e300, "no run takes 1e+300 s"),
+        ("run.duration_seconds", -1, "no run takes -1 s"),
+        ("run.duration_seconds", float("nan"), "no run takes nan s"),
+        ("run.num_nodes", 10_000_000, "is 10000000, and there are plans for 1 nodes"),
+        ("run.local_world_size", 10_000_000, "10000000 is not from 1 to 1024"),
+        ("run.files.0.path", "x" * 5000, "is no path of a collected file"),
+        ("run.files.0.path", "a\0b", "is no path of a collected file"),
+        ("run.files.0.path", "node_0/../../../secret", "is no path of a collected file"),
+        ("run.files.0.path", "/etc/passwd", "is no path of a collected file"),
+        ("run.files.0.path", "", "is no path of a collected file"),
+    ],
+)
+def test_a_manifest_of_no_run(tmp_path: Path, way: str, value: object, told: str) -> None:
+    folder = make_run_folder(tmp_path / "r1")
+    manifest = manifest_of(folder)
+    run = manifest.run.model_copy(update={"files": collected(folder, "node_0/a")})
+    folder.save_manifest(manifest.model_copy(update={"run": run}))
+    assert folder.load_manifest().run == run
+    altered_manifest(folder, way, value)
+    with pytest.raises(EvidenceError) as caught:
+        folder.load_manifest()
+    message = str(caught.value)
+    assert message.startswith(f"{folder.path}/manifest.json: cannot be read: {way}: ")
+    assert told in message
+    assert len(message) < 300
+    assert "\n" not in message
+
+
+def test_a_manifest_that_is_closed(tmp_path: Path) -> None:
+    folder = saved_run(tmp_path / "r1")
+    (folder.path / "manifest.json").chmod(0o000)
+    told = tell_without_root("RunFolder(Path(sys.argv[1])).load_manifest()", str(folder.path))
+    assert told == f"EvidenceError {folder.path}/manifest.json: cannot be read: Permission denied"
 
 
 def test_a_folder_without_one(tmp_path: Path) -> None:
@@ -290,6 +453,23 @@ def test_files_that_are_not(tmp_path: Path) -> None:
         "node_0/same length": "was changed after it was collected",
         "node_0/folder": "was collected and is missing now",
     }
+
+
+@pytest.mark.parametrize("at", ["node_0", "node_0/a"])
+def test_files_that_are_closed(tmp_path: Path, at: str) -> None:
+    folder = make_run_folder(tmp_path / "r1")
+    [file] = collected(folder, "node_0/a")
+    folder.save_manifest(manifest_of(folder))
+    (folder.traces / at).chmod(0o000)
+    words = "folder.altered(files), folder.unlisted(files), folder.result_is_newer(files[0])"
+    told = tell_without_root(
+        f"folder = RunFolder(Path(sys.argv[1])); files = (TraceFile.model_validate_json(sys.argv[2]),);"
+        f" print({words})",
+        str(folder.path),
+        file.model_dump_json(),
+    )
+    (folder.traces / at).chmod(0o700)
+    assert told == "{'node_0/a': 'cannot be read: Permission denied'} [] False"
 
 
 def test_files_that_are_not_of_the_run(tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ def test_validate_runner_config(suite: Suite) -> None:
 
 def test_run_benchmark(suite: Suite) -> None:
     """Every node's launcher ended with exit code 0, and everything came home."""
-    run = suite.run()
+    try:
+        run = suite.run()
+    except KeyboardInterrupt:
+        # All is told. Of a KeyboardInterrupt pytest would show the line that raised it.
+        pytest.exit("interrupted", returncode=pytest.ExitCode.INTERRUPTED)
     if run.status is not RunStatus.COMPLETED:
         assert run.failure is not None
         log = f"\nlog: {suite.folder.path / run.failure.log}" if run.failure.log else ""

@@ -267,6 +267,114 @@ def test_what_a_killed_cvs_left_is_in_the_way_until_it_ends_and_is_then_removed(
     assert folder_of(tmp_path).load_manifest().run.status.value == "completed"
 
 
+def container_of(node: Node, template: str = "{{.Name}}") -> str:
+    """What `docker inspect` says of the one container that is there."""
+    return node.run("sh", "-c", 'docker inspect -f "$1" $(docker ps -aq)', "sh", template).stdout.strip()
+
+
+def rooted(node: Node) -> str:
+    """What the login user could not write."""
+    return node.run("find", AORTA, "-user", "0").stdout
+
+
+WRITES = TRAINS_FOR_EVER.replace("while", "mkdir -p of/root\nwhile", 1)
+
+
+@pytest.mark.parametrize("act", ["rename $(docker ps -q) other", "pause $(docker ps -q)"])
+def test_a_container_that_others_touch_is_cleared_up_all_the_same(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, act: str
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], WRITES.replace("echo '[default0]:trains'", "").replace("while", "echo trains\nwhile"))
+    with started(tmp_path, cluster_file(1), benchmark_file(tmp_path, tiny_image)) as process:
+        wait_for_line(process, "trains")
+        node.run("sh", "-c", f"docker {act}")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=90)
+    assert "interrupted, and stopped on all nodes" in output
+    [result] = folder_of(tmp_path).load_manifest().run.nodes
+    assert (result.error, result.left_running) == (None, ())
+    assert (node.root / AORTA.lstrip("/") / "of/root").is_dir()
+    assert rooted(node) == "", "given back to the login user"
+
+
+def test_an_engine_that_is_killed_is_told_once_and_the_next_run_clears_up(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], WRITES.replace("while", "echo now\nwhile"))
+    cluster, bench = cluster_file(1), benchmark_file(tmp_path, tiny_image)
+    with started(tmp_path, cluster, bench) as process:
+        wait_for_line(process, "now")
+        name = container_of(node).lstrip("/")
+        faults.kill_dockerd(node)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    killed = folder_of(tmp_path)
+    [result] = killed.load_manifest().run.nodes
+    assert result.error is not None
+    assert result.error.count("Is the docker daemon running?") == 1
+    assert f"its container {name} is left there; the next run there removes it" in result.error
+    heal(node)
+    assert rooted(node) != ""
+    (node.root / AORTA.lstrip("/") / "bin/torchrun").write_text("#!/bin/sh\n")
+    done = run(tmp_path, cluster, bench, "-k", "run_benchmark")
+    assert f"removed the container, which had ended, of run {killed.run_id} of " in done.stdout
+    assert rooted(node) == ""
+
+
+# --- what the container is made of ------------------------------------------------------------------------
+
+
+def test_nothing_of_the_users_own_docker_config_reaches_a_node(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], TRAINS_FOR_EVER)
+    proxies = {"default": {"httpProxy": "http://u:SECRETPROXY@p:1", "noProxy": "SECRETPROXY"}}
+    (tmp_path / "config.json").write_text(json.dumps({"proxies": proxies}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with started(tmp_path, cluster_file(1), benchmark_file(tmp_path, tiny_image)) as process:
+        wait_for_line(process, "trains")
+        assert "cvs.holder" in container_of(node, "{{json .Config}}")
+        assert "SECRETPROXY" not in container_of(node, "{{json .}}")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def test_volumes(lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path) -> None:
+    node = lab.nodes[0]
+    lay_out(
+        [node],
+        "#!/bin/sh\ncat /data/words\necho more > /scratch/more\n"
+        "touch /data/new 2> /dev/null || echo closed\n",
+    )
+    for name in ("data", "scratch"):
+        (node.root / WORK.lstrip("/") / name).mkdir()
+    (node.root / WORK.lstrip("/") / "data/words").write_text("some words\n")
+    volumes = f"[{WORK}/data:/data:ro, {WORK}/scratch:/scratch]"
+    docker = f"{{image: {tiny_image}, pull: never, volumes: {volumes}}}"
+    done = run(tmp_path, cluster_file(1), benchmark_file(tmp_path, "", docker=docker), "-k", "run_benchmark")
+    assert done.returncode == 0, done.stdout
+    assert folder_of(tmp_path).node_log(0).read_text() == "some words\nclosed\n"
+    assert (node.root / WORK.lstrip("/") / "scratch/more").exists()
+
+
+def test_one_machine_under_two_names(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], TALKS)
+    names = {node.address: {"vpc_ip": node.address}, node.name: {"vpc_ip": lab.nodes[1].address}}
+    cluster = cluster_file(1, node_dict=names, ssh_config=str(lab.ssh_config))
+    done = run(tmp_path, cluster, benchmark_file(tmp_path, tiny_image), "-k", "run_benchmark")
+    told = f"{node.address} and {node.name} are one machine (one Docker engine); name it once in node_dict"
+    failure = folder_of(tmp_path).load_manifest().run.failure
+    assert failure is not None
+    assert failure.reason == f"set-up failed: {told}"
+    assert "Traceback" not in done.stdout
+
+
 @contextmanager
 def started(home: Path, cluster: Path, bench: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
@@ -307,6 +415,25 @@ def ask_for(**keys: str) -> Spoil:
     return lambda _lab, asked: asked.update(keys)
 
 
+def close_folder(lab: Lab, _keys: dict[str, str]) -> None:
+    lab.nodes[1].run("sh", "-c", f"chown root {WORK} && chmod 700 {WORK}")
+
+
+def hide(*programs: str) -> Spoil:
+    """Puts what cannot be executed in the place of programs, until the test is over."""
+
+    def spoil(lab: Lab, _keys: dict[str, str]) -> None:
+        for program in programs:
+            lab.nodes[1].run("mount", "--bind", "/dev/null", f"/usr/bin/{program}")
+
+    return spoil
+
+
+def docker_with(**keys: object) -> Spoil:
+    docker = {"image": "cvs-lab/tiny", "pull": "never", **keys}
+    return ask_for(docker=json.dumps(docker))
+
+
 NO_IMAGE = "cvs-lab/none"
 MISSING: dict[str, tuple[Spoil, str]] = {
     "daemon": (stop_docker, "is it running? (systemctl status docker)"),
@@ -317,9 +444,34 @@ MISSING: dict[str, tuple[Spoil, str]] = {
     "registry": (ask_for(docker=f"{{image: '{NO_IMAGE}'}}"), f"cannot pull {NO_IMAGE}"),
     "workload": (ask_for(aorta_path=f"{WORK}/none"), f"aorta_path {WORK}/none: no such folder on the node"),
     "script": (remove_script, f"train.py: not found below aorta_path {AORTA}"),
+    "right": (
+        close_folder,
+        f"aorta_path {AORTA}: permission denied: it, or a folder above it, is closed to the user of cvs",
+    ),
+    "programs": (
+        hide("timeout", "xargs"),
+        "programs missing on the node: timeout, xargs; install coreutils, findutils",
+    ),
+    "volume": (
+        docker_with(volumes=["/nope/x:/y"]),
+        "docker.volumes: /nope/x: no such file or folder on the node",
+    ),
+    "network": (docker_with(network_mode="nonet"), "Docker cannot start container "),
 }
 
 
+@pytest.fixture
+def found_again(lab: Lab) -> Iterator[None]:
+    """Shows what a test has hidden."""
+    yield
+    node = lab.nodes[1]
+    hidden = [line.split()[4] for line in node.run("cat", "/proc/self/mountinfo").stdout.splitlines()]
+    for path in hidden:
+        if path.startswith("/usr/bin/"):
+            node.run("umount", path)
+
+
+@pytest.mark.usefixtures("found_again")
 @pytest.mark.parametrize("missing", MISSING)
 def test_what_is_missing_on_a_node_is_named(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, missing: str
@@ -333,6 +485,8 @@ def test_what_is_missing_on_a_node_is_named(
     assert says in done.stdout
     assert f"{lab.nodes[1].address}: " in done.stdout
     assert "Traceback" not in done.stdout
+    assert "restart its container" not in done.stdout
+    assert not (lab.nodes[1].root / "nope").exists(), "nothing is made there for what is missing"
 
 
 def test_a_user_without_rights_for_docker_is_told_how_to_get_them(
@@ -430,6 +584,69 @@ def test_an_image_is_loaded_from_a_file_on_the_node(
         assert f"{node.address} | cvs: loading {WORK}/image.tar" in done.stdout
     finally:
         node.run("docker", "rmi", "--force", "from/tar", check=False)
+
+
+@pytest.mark.parametrize("name", ["docker.io/cvs-lab/tiny", "cvs-lab/tiny:latest", "{id}", "{short}"])
+def test_an_image_is_found_by_any_of_its_names(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, name: str
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], TALKS)
+    whole = node.run("docker", "image", "inspect", "-f", "{{.Id}}", tiny_image).stdout.strip()
+    image = name.format(id=whole, short=whole.removeprefix("sha256:")[:12])
+    done = run(tmp_path, cluster_file(1), benchmark_file(tmp_path, image), "-k", "run_benchmark")
+    assert done.returncode == 0, done.stdout
+    [result] = folder_of(tmp_path).load_manifest().run.nodes
+    assert result.facts["image"] == whole
+
+
+def test_an_image_with_another_tag_is_another(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], TALKS)
+    node.run("docker", "tag", tiny_image, "only/tag:v2")
+    try:
+        bench = benchmark_file(tmp_path, "only/tag")
+        done = run(tmp_path, cluster_file(1), bench, "-k", "run_benchmark")
+    finally:
+        node.run("docker", "rmi", "only/tag:v2")
+    assert f"{node.address}: no image only/tag, and docker.pull is never" in done.stdout
+
+
+POOR = "cvs-lab/poor"
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("sleep", f"programs missing in the image {POOR}: sleep; install coreutils"),
+        ("timeout", f"programs missing in the image {POOR}: timeout; install coreutils"),
+        ("setsid", f"programs missing in the image {POOR}: setsid; install util-linux"),
+        ("sh", f"the image {POOR} has no sh that runs: "),
+    ],
+)
+def test_a_program_that_an_image_lacks_is_named(
+    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, program: str, says: str
+) -> None:
+    node = lab.nodes[0]
+    lay_out([node], TALKS)
+    node.run(
+        *("sh", "-c", "docker create --name poor $1 && docker export poor > poor.tar && docker rm poor"),
+        *("sh", tiny_image),
+    )
+    node.run("tar", "--delete", "--file", "poor.tar", f"bin/{program}")
+    node.run("docker", "import", "--change", "ENV PATH=/bin", "poor.tar", POOR)
+    node.run("rm", "poor.tar")
+    try:
+        done = run(tmp_path, cluster_file(1), benchmark_file(tmp_path, POOR), "-k", "run_benchmark")
+    finally:
+        node.run("docker", "rmi", "--force", POOR)
+    failure = folder_of(tmp_path).load_manifest().run.failure
+    assert failure is not None
+    assert failure.reason.startswith(f"set-up failed: {node.address}: {says}")
+    assert done.stdout.count(f"{node.address}: ") >= 1
+    assert "; Docker" not in failure.reason, "nothing but the cause"
 
 
 @pytest.mark.full

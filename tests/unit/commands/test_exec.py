@@ -239,6 +239,16 @@ def test_nothing_is_left_on_a_remote_node_either(sshd: int, said: Command, tmp_p
     assert processes_of(run_id) == []
 
 
+def test_what_a_command_leaves_in_the_background_is_not_waited_for(
+    sshd: int, said: Command, tmp_path: Path
+) -> None:
+    remote(tmp_path, sshd, "127.0.0.1")
+    done = said("sleep 60 & echo hi", "--timeout", "30")
+    note = "[cvs: what it left running held its output, and was stopped]"
+    assert done.stdout == f"127.0.0.1: exit 0\n  hi\n  stderr: {note}\n"
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
 def test_no_node_is_reached(words: list[str], said: Command, tmp_path: Path) -> None:
     port = free_port()

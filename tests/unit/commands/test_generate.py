@@ -40,6 +40,12 @@ def test_it_is_accepted(command: Command, files: Files, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+def test_folders_are_made(command: Command, tmp_path: Path) -> None:
+    done = command(*GENERATE[:-1], "new/folder/out.json", "--hosts", "a")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(load_cluster(tmp_path / "new" / "folder" / "out.json").node_dict) == ["a"]
+
+
 def test_a_placeholder_stays_one(command: Command) -> None:
     words = ["--username", "{user-id}", "--key_file", "{home}/.ssh/id", "--hosts", "a"]
     done = command("generate", "cluster_json", *words, "--output_json_file", "-")
@@ -119,9 +125,10 @@ def test_what_is_required(left_out: str, command: Command) -> None:
     assert_refused(command(*words, "--hosts", "a"), 2, f"required: {left_out}")
 
 
-def test_a_place_that_cannot_be_written(command: Command) -> None:
-    done = command(*GENERATE[:-1], "no/out.json", "--hosts", "a")
-    assert_refused(done, 3, "no/out.json: cannot be written: No such file or directory")
+def test_a_place_that_cannot_be_written(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = command(*GENERATE[:-1], "file/out.json", "--hosts", "a")
+    assert_refused(done, 3, "file/out.json: cannot be written: ")
 
 
 def test_a_kind_that_there_is_not(command: Command) -> None:

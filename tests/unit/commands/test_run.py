@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from conftest import PLANS, Command, Files, assert_refused, run_cvs
+from conftest import PLANS, Command, Files, assert_refused, run_bash, run_cvs
+from cvs.commands._words import OPTIONS
 from cvs.launch import LaunchPlan, Site, plan_aorta
 
 DOCKER = [f"--cluster_file={PLANS}/docker_ssh/cluster.json", f"--config_file={PLANS}/docker_ssh/aorta.yaml"]
@@ -81,6 +85,89 @@ def test_a_misspelt_case(words: list[str], told: list[str], files: Files, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dryrun"], "unknown option --dryrun (did you mean --dry-run?)"),
+        (["--runs-dri", "x"], "unknown option --runs-dri (did you mean --runs_dir?)"),
+        (["--overrides=a=1"], "unknown option --overrides=a=1 (did you mean --training_overrides?)"),
+        (
+            ["--foo", "--runs-dri"],
+            "unknown option --foo; unknown option --runs-dri (did you mean --runs_dir?)",
+        ),
+        (["--json"], "--json shows the plan of a dry run; give it with --dry-run"),
+        (["--wait", "abc"], "--wait: 'abc' is no number of seconds from 0 to 2592000"),
+        (["--wait=-1"], "--wait: '-1' is no number of seconds from 0 to 2592000"),
+        (["--wait=nan"], "--wait: 'nan' is no number of seconds from 0 to 2592000"),
+        (["--wait=1e300"], "--wait: '1e300' is no number of seconds from 0 to 2592000"),
+        (["--runs_dir"], "--runs_dir/--runs-dir: expected one argument"),
+    ],
+)
+def test_a_mistyped_option(words: list[str], told: str, files: Files, tmp_path: Path) -> None:
+    done = run_cvs("run", "test_aorta", *files.options, *words, cwd=tmp_path)
+    assert_refused(done, 4)
+    assert done.stderr.split() == ["ERROR:", *told.split()]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--runs-dri", "x"], "unknown option --runs-dri (did you mean --runs_dir?)"),
+        (["--wait", "abc"], "--wait: 'abc' is no number of seconds from 0 to 2592000"),
+        (["--training_overrides"], "--training_overrides/--training-overrides: expected one argument"),
+    ],
+)
+def test_a_mistyped_option_of_a_dry_run(words: list[str], told: str, command: Command, files: Files) -> None:
+    done = command("run", "test_aorta", *files.options, "--dry-run", *words)
+    assert_refused(done, 4, f"cvs: {told}\nusage: cvs run SUITE")
+
+
+def test_every_option_of_cvs_is_known_where_one_is_mistyped(command: Command) -> None:
+    told = re.findall(r"^  (?:-h, )?(--[\w-]+)", command("run", "--help").stdout, re.MULTILINE)
+    assert set(told) - {"--help"} == set(OPTIONS)
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    script = (
+        f"import os; from cvs.cli import main; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r});"
+        f" os.rmdir({str(gone)!r}); raise SystemExit(main(['run', 'test_aorta', '--cluster_file', 'c.json']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert_refused(done, 3, "the current folder: No such file or directory; change to one that is there\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_closed_output(closed: str, files: Files, tmp_path: Path) -> None:
+    words = f"run test_aorta {' '.join(files.options)} test_validate_runner_config --junitxml=j.xml"
+    done = run_bash(f"cvs {words} {closed}", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert 'tests="1"' in (tmp_path / "j.xml").read_text()
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "--cluster_file and --config_file are missing: the suite needs both files"),
+        (["--cluster_file=c.json"], "--config_file is missing: the suite needs both files"),
+        (["--config-file=a.yaml"], "--cluster_file is missing: the suite needs both files"),
+    ],
+)
+def test_both_files_are_wanted(given: list[str], told: str, words: list[str], tmp_path: Path) -> None:
+    done = run_cvs("run", "test_aorta", *given, *words, cwd=tmp_path)
+    assert_refused(done, 4, told)
+    assert done.stderr.strip().count("\n") == (1 if words else 0)  # the usage
+
+
+@pytest.mark.parametrize("word", ["--collect-only", "--markers", "--help"])
+def test_looking_around_needs_no_files(word: str, tmp_path: Path) -> None:
+    done = run_cvs("run", "test_aorta", word, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
     ("words", "passed"),
     [
         (["--junitxml", "test_junit"], 1),
@@ -137,6 +224,34 @@ def test_what_this_version_does_not_do_is_a_warning(command: Command) -> None:
         "warning: analysis.enable_gemm_analysis has no effect in this version: set it to false",
         "warning: skip_rccl_build: false can be planned but not carried out by this version",
     ]
+
+
+def test_what_processes_do_not_do_is_a_warning(command: Command, files: Files) -> None:
+    files.edit("skip_rccl_build: true", "skip_rccl_build: false")
+    files.edit("enable_tracelens: false", "enable_tracelens: true")
+    assert command("run", "test_aorta", *files.options, "--dry-run").stderr.splitlines() == [
+        "warning: analysis.enable_tracelens has no effect in this version: set it to false",
+        "warning: skip_rccl_build: false has no effect with runtime process: no RCCL is built",
+    ]
+
+
+def test_what_processes_do_not_do_by_default_is_none(command: Command, files: Files) -> None:
+    files.edit("skip_rccl_build: true", "")
+    files.edit("analysis:\n  enable_tracelens: false", "")
+    assert command("run", "test_aorta", *files.options, "--dry-run").stderr == ""
+
+
+def test_a_trainer_that_is_not_on_this_machine_is_a_warning(
+    command: Command, files: Files, tmp_path: Path
+) -> None:
+    files.edit('"{cvs}/workloads/aorta"', f"{tmp_path}/aorta")
+    folder = f"aorta_path {tmp_path}/aorta"
+    done = command("run", "test_aorta", *files.options, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, f"warning: {folder}: no such folder on this machine\n")
+    (tmp_path / "aorta").mkdir()
+    missing = "train.py, config/distributed.yaml"
+    done = command("run", "test_aorta", *files.options, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, f"warning: {missing}: not found below {folder}\n")
 
 
 AS_TEXT_AND_JSON = pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
@@ -252,16 +367,10 @@ def test_every_mistake_of_both_files(command: Command, files: Files) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--cluster_file=c.json"], "required: --config_file"),
-        (["--config_file=a.yaml"], "required: --cluster_file"),
-        (["--cluster_file=c.json", "--config_file=a.yaml"], "c.json: cannot be read: No such file"),
-    ],
-)
-def test_both_files_are_wanted(words: list[str], message: str, command: Command) -> None:
-    assert_refused(command("run", "test_aorta", "--dry-run", *words), 2, message)
+def test_a_file_that_is_not_there(command: Command) -> None:
+    files = ["--cluster_file=c.json", "--config_file=a.yaml"]
+    done = command("run", "test_aorta", "--dry-run", *files)
+    assert_refused(done, 2, "c.json: cannot be read: No such file")
 
 
 def test_an_override_that_is_none(command: Command, files: Files) -> None:
@@ -276,6 +385,8 @@ def test_overrides_that_no_script_reads(command: Command, files: Files, tmp_path
     workload = tmp_path / "aorta"
     (workload / "scripts").mkdir(parents=True)
     (workload / "scripts" / "rccl_exp.sh").write_text("torchrun --standalone train.py\n")
+    (workload / "config").mkdir()
+    (workload / "config" / "distributed.yaml").touch()
     files.edit('"{cvs}/workloads/aorta"', str(workload))
     files.edit("master_launch_mode: torchrun", "master_launch_mode: auto")
     files.cluster_file.write_text(ONE_NODE)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -293,3 +296,42 @@ def test_so_is_one_in_json(tmp_path: Path) -> None:
     [line] = cluster_problems(tmp_path, text)
     assert line.startswith(f"{tmp_path}/cluster.json:4:")
     assert ": node_dict.n.bmc_ip: `4` is no text" in line
+
+
+NOBODY = 12345
+"""A number that no user here has."""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes a user that is a number alone")
+@pytest.mark.parametrize(
+    ("username", "told"),
+    [
+        ("{user-id}", str(NOBODY)),
+        ("{home}", ":1:2: username: {home} has no value here: no home is known for this user; set HOME"),
+    ],
+)
+def test_a_user_without_a_name_and_a_home(tmp_path: Path, username: str, told: str) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"username": username, "node_dict": {"a": {"vpc_ip": "10.0.0.1"}}}))
+    script = f"""
+import os, sys
+from cvs.config import load_cluster
+os.setreuid({NOBODY}, -1)  # whoever asks, while the folder of the test stays open to it
+try:
+    print(load_cluster(sys.argv[1]).username)
+except Exception as error:
+    print(error)
+"""
+    kept = {name: value for name, value in os.environ.items() if name not in ("LOGNAME", "USER", "HOME")}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(file)], env=kept,
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip().removeprefix(str(file)) == told
+
+
+def test_a_file_that_no_record_can_name(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"r\xff")
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="this path is not UTF-8 text, so no record can name it"):
+        cluster_of(folder)

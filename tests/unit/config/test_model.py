@@ -7,7 +7,9 @@ import json
 import pytest
 from pydantic import Field, SecretStr, ValidationError
 
-from cvs.config.model import HIDDEN, ConfigModel, shown
+from cvs.config import AortaConfig, ClusterConfig
+from cvs.config.model import HIDDEN, ConfigModel, blanked, is_secret, shown, shown_argument
+from cvs.config.validation import _ways
 
 
 class Part(ConfigModel):
@@ -46,6 +48,8 @@ def test_a_secret_is_hidden_but_not_that_there_is_one() -> None:
 SECRET_NAMES = """
     HF_TOKEN hf_token GITHUB_TOKEN AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN MY_SECRET DB_PASSWORD PASSWD
     SSH_PASSPHRASE GOOGLE_APPLICATION_CREDENTIALS WANDB_API_KEY WANDB_APIKEY AZURE_ACCESSKEY wandb.api_key
+    GITHUB_PAT PAT MYSQL_PWD db.pwd DB_PASS AUTH BASIC_AUTH HTTP_AUTHORIZATION COOKIE SESSION_COOKIES
+    PHP_SESSION SESSION_KEY CREDENTIAL AWS_CREDENTIALS
 """.split()
 
 
@@ -57,7 +61,10 @@ def test_variables_whose_names_speak_of_a_secret_are_hidden(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["NCCL_DEBUG", "PATH", "NCCL_IB_PKEY", "training.max_steps", "KEYBOARD", "priv_key_file", "passes"],
+    """
+    NCCL_DEBUG PATH NCCL_IB_PKEY training.max_steps KEYBOARD priv_key_file passes two_pass PWD OLDPWD NPWDX
+    LD_LIBRARY_PATH PATTERN GIT_AUTHOR_NAME XAUTHORITY
+    """.split(),
 )
 def test_others_are_shown(name: str) -> None:
     assert shown(name, "value") == "value"
@@ -67,6 +74,39 @@ def test_others_are_shown(name: str) -> None:
 def test_tokens_of_a_language_model_are_no_secret(name: str) -> None:
     """Hidden, a change of such a key would go unseen where two files are compared."""
     assert shown(name, "4096") == "4096"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("Authorization: Bearer s3cret.s3cret==", "Authorization: **********"),
+        ("proxy-authorization: Digest s3cret", "proxy-authorization: **********"),
+        ("-H 'X-Api-Key: s3cret'", "-H 'X-Api-Key: **********"),
+        ("Cookie: a=s3cret; b=s3cret", "Cookie: **********"),
+        ("Bearer s3cret", "Bearer **********"),
+        ("bearer s3cret", "bearer **********"),
+        ("Basic czNjcmV0OnMzY3JldA==", "Basic **********"),
+        ("Basic training, bearer", "Basic training, bearer"),
+    ],
+)
+def test_headers_are_not_written_down(value: str, written: str) -> None:
+    assert shown("HTTP_HEADER", value) == shown_argument(value) == written
+    assert Whole(name="a", part=Part(words=(value,))).resolved()["part"]["words"] == [written]
+    assert blanked(value).split() != value.split() if HIDDEN in written else blanked(value) == value
+
+
+def test_arguments_are_written_down_without_their_secrets() -> None:
+    words = ("--hf.token=s3cret", "--steps=3", "--url=https://s3cret@example.com/a=b")
+    assert Whole(name="a", part=Part(words=words)).resolved()["part"]["words"] == [
+        f"--hf.token={HIDDEN}",
+        "--steps=3",
+        f"--url=https://{HIDDEN}@example.com/a=b",
+    ]
+
+
+def test_of_the_keys_of_both_files_the_two_secrets_alone_are_hidden() -> None:
+    names = [way[-1] for model in (AortaConfig, ClusterConfig) for way in _ways(model)]
+    assert [name for name in names if is_secret(name)] == ["password", "priv_key_passphrase"]
 
 
 def test_frozen() -> None:

@@ -91,3 +91,11 @@ def test_every_left_over_is_told() -> None:
 
 def test_nothing_is_left_over() -> None:
     assert list(told(fill({"a": "{user}", "b": [3, None]}, VALUES), VALUES)) == []
+
+
+def test_one_that_has_no_value_here() -> None:
+    values: dict[str, str | None] = {"home": None, "user": ""}
+    assert fill({"a": "{home}/x{user}"}, values) == {"a": "{home}/x"}
+    assert [str(problem) for problem in leftovers({"a": "{home}/x", "b": "{user}"}, values)] == [
+        "a: {home} has no value here: no home is known for this user; set HOME"
+    ]

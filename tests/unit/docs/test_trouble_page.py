@@ -31,7 +31,7 @@ from conftest import (
     saved_trails,
     torchrun_summary,
 )
-from cvs.errors import CvsError, NodeInUse, RunError, TransportError
+from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError, TransportError
 from cvs.failure import NodeTrail, RankTrail, first_failure
 from cvs.hang import RankStack
 from cvs.models import Failure, RunResult, RunStatus
@@ -42,6 +42,7 @@ from cvs.runners._node_log import gap
 from cvs.runners._stall import failure_of
 from cvs.runners.aorta import AortaRunner
 from cvs.runtime._engine import Engine
+from cvs.runtime._programs import demand_programs
 from cvs.runtime.base import rank_stacks
 from cvs.runtime.docker import HOLDER
 from cvs.runtime.process import find_torch_python
@@ -290,7 +291,7 @@ def test_nodes_that_another_run_holds(run: Run) -> None:
         run("exit 0", wait=0.2)
     other.close()
     assert_stands(str(refused.value))
-    first = run.lines("waiting until")[0].partition(f"run {RUN_ID}")[0]
+    first = run.lines("waiting up to")[0].partition(f"run {RUN_ID}")[0]
     assert_stands(f"{first}run")
 
 
@@ -418,7 +419,7 @@ Answers = dict[str, tuple[int, object]]
 IDLE: Answers = {
     "/version": (200, {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}),
     "/containers/json": (200, []),
-    "/images/json": (200, []),
+    "/images/example/torch:2/json": (404, {"message": "No such image: example/torch:2"}),
     "/images/create": (
         404,
         {
@@ -526,6 +527,21 @@ def test_nodes_with_containers_of_another_run(run_in_containers: RunInContainers
     with pytest.raises(NodeInUse) as refused:
         run_in_containers({**IDLE, "/containers/json": (200, [busy])})
     assert_stands(re.sub(r"node-(\d)", lambda found: f"gpu0{int(found[1]) + 1}", str(refused.value)))
+
+
+def test_no_engine_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with pytest.raises(TransportError) as failed:
+        LocalTransport("node-0").dial_docker(5)
+    assert_stands(str(failed.value))
+
+
+def test_a_node_that_lacks_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentFault) as failed:
+        demand_programs(LocalTransport("gpu07"), ["sh", "timeout", "setsid"])
+    assert_stands(str(failed.value))
 
 
 class OverDialStdio(LocalTransport):

@@ -204,3 +204,19 @@ def test_colors_only_where_they_are_wanted() -> None:
     result = result_of(rank_of(0, "truncated"))
     assert "\x1b[" not in text_report(result, NO_LIMITS)
     assert "\x1b[" in text_report(result, NO_LIMITS, color=True)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"warnings": ("esc\033[31m.json",)},
+        {"parse": {"warnings": ("esc\033[31m.json",)}},
+        {"parse": {"problems": ("esc\033[31m.json",)}},
+        {"parse": {"left_out": (LeftOut(file="esc\033[31m.json", why="w"),)}},
+        {"parse": {"left_out": (LeftOut(file="f", why="esc\033[31m.json"),)}},
+    ],
+)
+def test_a_terminal_finds_nothing_to_obey(parts: dict[str, Any]) -> None:
+    text = text_report(result_of(rank_of(0), **parts), NO_LIMITS)
+    assert "esc�[31m.json" in text
+    assert "\033" not in text

@@ -1,16 +1,22 @@
-"""What is known before a run begins: warnings, and files that it cannot begin with."""
+"""What is known before a run begins: warnings, bad files, and nodes that are not free."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from conftest import Files
-from cvs.errors import ConfigError, EnvironmentFault
-from cvs.run_folder import make_run_folder
+from conftest import Files, holder
+from cvs.errors import ConfigError, EnvironmentFault, NodeInUse
+from cvs.run_folder import RunFolder, make_run_folder, new_run_folder
+from cvs.runners import _base_runner
 from cvs.runners.aorta import AortaRunner
+from cvs.transport.local import LocalTransport
 
 
 def over_ssh(files: Files, home: Path, text: str = "", **keys: object) -> AortaRunner:
@@ -44,3 +50,78 @@ def test_a_run_that_does_not_know_its_ways_leaves_nothing(
     with pytest.raises(EnvironmentFault, match="ssh is missing"):
         runner.execute(make_run_folder(out))
     assert not out.exists()
+
+
+# --- nodes that another run holds -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return new_run_folder(tmp_path / "cvs_runs", "test_aorta")
+
+
+class Other:
+    """Another run, which holds the first node."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._node = str(folder.nodes_dir / "node-0" / "aorta")
+        self._transport = LocalTransport("other")
+        self.become("run-a")
+
+    def become(self, run_id: str) -> None:
+        self._transport.let_go()
+        self._transport.hold(self._node, holder(run_id))
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@pytest.fixture
+def other(folder: RunFolder) -> Iterator[Other]:
+    with closing(Other(folder)) as run:
+        yield run
+
+
+def test_who_waits_is_told_once_by_whom_the_nodes_are_held(
+    files: Files, folder: RunFolder, other: Other
+) -> None:
+    said: list[str] = []
+
+    def console(line: str) -> None:
+        said.append(line)
+        other.become("run-b")
+
+    with pytest.raises(NodeInUse, match="in use by run run-b of "):
+        AortaRunner(*files.load(), console=console).execute(folder, wait=3)
+    first, second = said
+    assert first.startswith("cvs | waiting up to 3 s for the nodes: node-0: ")
+    assert " is in use by run run-a of alice@here" in first
+    assert " is in use by run run-b of alice@here" in second
+
+
+@pytest.mark.usefixtures("other")
+def test_who_waits_long_is_told_the_time_that_is_left(
+    files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_base_runner, "_HOLD_TOLD_EVERY", 0)
+    said: list[str] = []
+    with pytest.raises(NodeInUse, match="in use by run run-a of "):
+        AortaRunner(*files.load(), console=said.append).execute(folder, wait=3)
+    left = [int(line.removeprefix("cvs | waiting up to ").partition(" s ")[0]) for line in said]
+    assert (left[0], left[-1]) == (3, 1)
+    assert left == sorted(left, reverse=True)
+
+
+@pytest.mark.usefixtures("other")
+def test_an_interrupt_while_waiting_leaves_nothing(files: Files, folder: RunFolder) -> None:
+    said: list[str] = []
+
+    def console(line: str) -> None:
+        said.append(line)
+        if len(said) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        AortaRunner(*files.load(), console=console).execute(folder, wait=60)
+    assert said[1:] == ["cvs | interrupted while waiting for the nodes; nothing was started"]
+    assert not folder.path.exists()

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,78 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         look(tmp_path / "none")
 
 
+class Unprivileged(LocalTransport):
+    """Runs as one whom the modes of files bind."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+        bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+        return super().run([*bound, *argv], **options)
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Makes folders that nobody may look into."""
+    made: list[Path] = []
+
+    def lock(name: str) -> None:
+        made.append(tmp_path / name)
+        made[-1].mkdir(parents=True)
+        made[-1].chmod(0)
+
+    yield lock
+    for path in made:
+        path.chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, locked: Callable[[str], None]) -> None:
+    locked("torch_profiler/rank1")
+    write(tmp_path, "torch_profiler/rank0/trace.json")
+    seen = listing(Unprivileged("a"), str(tmp_path), timeout=10)
+    assert set(seen.files) == {"torch_profiler/rank0/trace.json"}
+    denied = f"a: cannot look into '{tmp_path}/torch_profiler/rank1': Permission denied"
+    assert seen.problems == (denied,)
+    assert seen.problems_since(Listing({})) == [denied]
+    assert seen.problems_since(seen) == []
+
+
+def test_one_beside_which_nothing_lies_costs_nothing(tmp_path: Path, locked: Callable[[str], None]) -> None:
+    locked("data")
+    assert listing(Unprivileged("a"), str(tmp_path), timeout=10).files == {}
+
+
+def test_the_folder_itself(tmp_path: Path, locked: Callable[[str], None]) -> None:
+    locked("aorta")
+    with pytest.raises(TransportError, match=rf"^a: cannot list {tmp_path}/aorta: Permission denied$"):
+        listing(Unprivileged("a"), str(tmp_path / "aorta"), timeout=10)
+
+
+def test_of_many_problems_the_first_ones_are_told() -> None:
+    many = Listing({}, tuple(f"a: cannot look into {number}" for number in range(9)))
+    told = many.problems_since(Listing({}))
+    assert told == [*many.problems[:4], "a: cannot look into 4, nor into 4 others"]
+
+
+class Noisy(LocalTransport):
+    """Says something of its own."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+        done = super().run(argv, **options)
+        return done.model_copy(update={"stderr": f"warn\n{done.stderr}"})
+
+
+def test_noise_is_no_problem(tmp_path: Path) -> None:
+    assert listing(Noisy("a"), str(tmp_path), timeout=10) == Listing({})
+
+
+def test_without_find(tmp_path: Path) -> None:
+    class WithoutFind(LocalTransport):
+        def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+            return super().run(["sh", "-c", f"no-such-{argv[0]}"], **options)
+
+    with pytest.raises(TransportError, match=rf"^a: cannot list {tmp_path}: .*no-such-find: .*not found$"):
+        listing(WithoutFind("a"), str(tmp_path), timeout=10)
+
+
 # --- what is new ------------------------------------------------------------------------------------------
 
 
@@ -228,6 +300,25 @@ def test_files_come_home_with_the_digest_that_the_node_took(tmp_path: Path) -> N
     assert [(into / name).read_bytes() for name in names] == [b"", b"x", b"xx"]
 
 
+def test_a_name_that_no_record_can_hold_is_spelt_out(tmp_path: Path) -> None:
+    names = [os.fsdecode(b"torch_profiler/rank\xff/bad\xfe.json"), "torch_profiler/rank\\xff/bad\\xfe.json"]
+    for name in names:
+        write(tmp_path / "aorta", name, name.encode(errors="replace"))
+    paths = sorted(look(tmp_path / "aorta").files)
+    assert paths == sorted(names)
+    home = tmp_path / "home"
+    files, problems = bring_home(LOCAL, str(tmp_path / "aorta"), paths, home, 0, timeout=10)
+    assert problems == []
+    assert [(file.path, file.size) for file in files] == [
+        (r"home/torch_profiler/rank\xff/bad\xfe.json", 36),
+        (r"home/torch_profiler/rank\xff/_bad\xfe.json", 30),
+    ]
+    for file in files:
+        content = (tmp_path / file.path).read_bytes()
+        assert file.sha256 == hashlib.sha256(content).hexdigest()
+        assert file.model_dump_json()
+
+
 def test_nothing_to_bring(tmp_path: Path) -> None:
     assert bring_home(LOCAL, str(tmp_path), [], tmp_path / "home", 0, timeout=10) == ([], [])
     assert not (tmp_path / "home").exists()
@@ -237,7 +328,7 @@ def test_more_files_than_one_command_takes(tmp_path: Path) -> None:
     names = [f"torch_profiler/rank0/{index:04}-{'x' * 200}.json" for index in range(700)]
     for name in names:
         write(tmp_path / "aorta", name, name.encode())
-    files, problems = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
+    files, problems = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=60)
     assert (len(files), problems) == (700, [])
 
 

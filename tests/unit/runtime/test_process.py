@@ -7,9 +7,11 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from conftest import holder
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.launch import NodePlan, Site, plan_aorta
+from cvs.models import CommandResult
 from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.transport.local import LocalTransport
 from processes import eventually, is_running
@@ -212,6 +215,62 @@ def test_no_torch_on_the_node(tmp_path: Path) -> None:
     assert "TORCH_PYTHON" in message
     assert "pip install torch" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("python", "printed"), [("/bin/true", "nothing"), ("/bin/echo", "'-c")])
+def test_an_interpreter_that_is_none(node: Node, python: str, printed: str) -> None:
+    runtime = node.runtime()
+    runtime.plan = runtime.plan.model_copy(update={"torch_python": python})
+    with pytest.raises(EnvironmentFault) as fault:
+        runtime.prepare(timeout=20)
+    assert str(fault.value).startswith(f"a: {python}: {printed}")
+    assert "\n" not in str(fault.value)
+
+
+def test_programs_that_are_missing_are_told_before_anything_is_done(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = node.folder / "programs"
+    programs.mkdir()
+    (programs / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(programs))
+    with pytest.raises(EnvironmentFault, match=r"^a: programs missing on the node: .*flock.*util-linux"):
+        node.runtime().hold(holder(RUN_ID))
+    assert not (node.folder / "nodes").exists()
+
+
+def test_two_nodes_in_one_folder(node: Node) -> None:
+    node.runtime().hold(holder(RUN_ID))
+    with pytest.raises(RunError, match="is that of another node of this run: one machine under two names"):
+        ProcessRuntime(node.plan(), LocalTransport("a")).hold(holder(RUN_ID))
+
+
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        ("", "it, or a folder above it, is closed to the user of cvs on this machine"),
+        ("config", "config/distributed.yaml: closed to the user of cvs on this machine"),
+    ],
+)
+def test_a_folder_that_is_closed(closed: str, told: str) -> None:
+    class Nobody(LocalTransport):
+        """As a user for whom a folder's rights count, which they do not for root."""
+
+        def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+            drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
+            return super().run([*drop, *argv], **options)
+
+    # Not below pytest's own folders, which are closed themselves.
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        node = Node(Path(folder))
+        node.transport = Nobody("a")
+        (node.source / closed).chmod(0)
+        try:
+            message = failure(node, RunError)
+        finally:
+            (node.source / closed).chmod(0o755)
+    assert message == f"a: aorta_path {node.source}: permission denied: {told}"
 
 
 # --- which interpreter ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -140,6 +141,62 @@ def test_one_that_is_killed_with_all_its_group_left_no_exit_code(job: Job) -> No
     os.waitpid(job.pids.pop(), 0)
     assert process.drain(10)
     assert process.poll() == -9
+
+
+# --- a disk that is full ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own, in memory."""
+    if os.geteuid() != 0:
+        pytest.skip("a disk can be mounted by root only")
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=64k"]
+    subprocess.run(["mount", *options, "tmpfs", place], check=True, timeout=30)
+    yield place
+    subprocess.run(["umount", "-l", place], check=True, timeout=30)
+
+
+def test_a_job_that_fills_the_disk_is_known_to_have_ended_and_how(disk: Path) -> None:
+    job = Job(disk)
+    process = job.start(f"head -c 1000000 /dev/zero > {disk}/big 2> /dev/null; echo lost; exit 7")
+    assert process.drain(10)
+    assert process.poll() == 7
+    full = f"no space left on the disk of {job.folder}"
+    assert job.output == f"cvs: output of the job may be lost: {full}\n".encode()
+
+
+def test_an_exit_code_that_cannot_be_written_is_told_at_once(job: Job) -> None:
+    """As the job's shell leaves it where not even the blanks can be written over."""
+    process = job.start(f": > {job.folder}/exit_code; sleep 60")
+    assert process.drain(10)
+    assert process.poll() is None
+    full = f"no space left on the disk of {job.folder}"
+    assert process.lost == f"a: the job ended, but not even its exit code could be written: {full}"
+
+
+# --- a follower that cannot do its work -------------------------------------------------------------------
+
+
+def test_a_program_that_following_needs(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    for program in ("sh", "setsid", "mkdir", "rm", "dd", "sleep"):
+        (tmp_path / "bin" / program).symlink_to(str(shutil.which(program)))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    process = job.start("echo lost", patience=0.5)
+    assert process.drain(10)
+    assert process.poll() is None
+    assert process.lost == (
+        "a: the job's output cannot be followed (exit code 127); it takes wc, dd and sleep there"
+    )
+
+
+def test_a_folder_that_is_gone_is_told(job: Job) -> None:
+    process = job.start(f"sleep 0.5; rm -r {job.folder}; sleep 60", patience=0.5)
+    assert process.drain(10)
+    assert process.lost == f"a: the job's folder {job.folder} is gone"
 
 
 def test_a_process_that_this_user_cannot_see_is_still_there() -> None:

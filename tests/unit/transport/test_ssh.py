@@ -5,10 +5,14 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import re
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -18,9 +22,10 @@ import pytest
 from cvs.config import ClusterConfig
 from cvs.errors import NodeInUse, TransportError
 from cvs.models import Holder
+from cvs.runtime._leftovers import kill_processes
 from cvs.transport.ssh import SshTransport
 from processes import children_of, eventually, is_running
-from sshd import QUICK, Sshd
+from sshd import QUICK, Sshd, StartSshd
 
 HOLDER = Holder(run_id="r1", user="alice", host="login", since="2026-11-30T10:00:00+00:00")
 OTHER = HOLDER.model_copy(update={"run_id": "r2"})
@@ -30,6 +35,11 @@ Connect = Callable[[], SshTransport]
 
 @pytest.fixture
 def cluster(tmp_path: Path, sshd: Sshd, key: Path) -> ClusterConfig:
+    return cluster_at(sshd, key, tmp_path)
+
+
+def cluster_at(sshd: Sshd, key: Path, tmp_path: Path) -> ClusterConfig:
+    """The cluster whose one node is behind this sshd."""
     sshd.authorize(key)
     (tmp_path / "known_hosts").write_text(sshd.known_line)
     (tmp_path / "config").write_text(f"Host node-0\n HostName 127.0.0.1\n Port {sshd.port}\n")
@@ -64,11 +74,39 @@ def node(connect: Connect) -> SshTransport:
     return connect()
 
 
+@pytest.fixture
+def node_of(start_sshd: StartSshd, key: Path, tmp_path: Path) -> Iterator[Callable[..., SshTransport]]:
+    """Makes a node whose sshd has some lines of configuration of its own."""
+    made: list[SshTransport] = []
+
+    def make(*lines: str) -> SshTransport:
+        made.append(SshTransport("node-0", cluster_at(start_sshd(*lines), key, tmp_path), limits=QUICK))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        transport.close()
+
+
+@pytest.fixture
+def path_of(tmp_path: Path) -> Callable[..., str]:
+    """Makes the line of configuration by which a node has these programs alone."""
+
+    def make(*programs: str) -> str:
+        (tmp_path / "bin").mkdir()
+        for program in programs:
+            (tmp_path / "bin" / program).symlink_to(str(shutil.which(program)))
+        return f"SetEnv PATH={tmp_path}/bin SHLVL=2"
+
+    return make
+
+
 def drop_connections(sshd: Sshd) -> None:
     """End what serves the connections, as a lost network would; their commands live on."""
     for pid in children_of(sshd.process.pid):
-        if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
-            os.kill(pid, signal.SIGKILL)
+        with suppress(FileNotFoundError):  # a command that has just ended
+            if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
+                os.kill(pid, signal.SIGKILL)
 
 
 def pid_in(file: Path) -> int:
@@ -128,6 +166,92 @@ def test_more_commands_at_once_than_there_are_channels(node: SshTransport) -> No
 
     with ThreadPoolExecutor(20) as pool:
         assert list(pool.map(echo, range(20))) == [f"{number}\n" for number in range(20)]
+
+
+# --- a login shell that has something to say itself ---------------------------------------------------------
+
+RUN_IT = 'eval "$SSH_ORIGINAL_COMMAND"'
+NOISES = {
+    "stdout": "echo Welcome to the node;",
+    "stderr": "echo warn >&2;",
+    "both": "printf 'no end'; echo warn >&2; echo warn >&2;",
+    "much": "head -c 300000 /dev/zero;",
+    "trace": "set -x;",
+}
+
+
+@pytest.fixture(params=NOISES)
+def noisy(request: pytest.FixtureRequest, node_of: Callable[..., SshTransport]) -> SshTransport:
+    return node_of(f"ForceCommand {NOISES[request.param]} {RUN_IT}")
+
+
+def test_what_a_login_shell_prints_is_nothing_of_a_command(noisy: SshTransport, tmp_path: Path) -> None:
+    result = noisy.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout=10)
+    assert (result.exit_code, result.stdout) == (3, "out\n")
+    assert result.stderr.splitlines()[0] == "err"
+    pieces: list[bytes] = []
+    assert noisy.stream(["printf", "a\\nb"], pieces.append) == 0
+    assert b"".join(pieces) == b"a\nb"
+    assert noisy.hold(str(tmp_path), HOLDER) is None
+    noisy.let_go()
+    assert noisy.free_port("127.0.0.1")
+
+
+def test_nor_of_files(noisy: SshTransport, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    fetched = noisy.fetch(str(tmp_path), ["file"], tmp_path / "here", timeout=20)
+    assert list(fetched.digests) == ["file"]
+    assert (tmp_path / "here" / "file").read_text() == "text"
+
+
+def test_nor_of_a_job(noisy: SshTransport, tmp_path: Path) -> None:
+    job = Job(noisy, tmp_path, f"echo $$ > {tmp_path}/pid; echo begun; exec sleep 60")
+    assert eventually(lambda: job.output == b"begun\n")
+    assert kill_processes(noisy, "r1") == []
+    assert not is_running(pid_in(tmp_path / "pid"))
+
+
+def test_nor_of_the_docker_engine(node_of: Callable[..., SshTransport], tmp_path: Path) -> None:
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text("#!/bin/sh\necho $*; exec cat\n")
+    docker.chmod(0o755)
+    path = f"SetEnv PATH={docker.parent}:{os.environ['PATH']} SHLVL=2"
+    stream = node_of(path, f"ForceCommand {NOISES['both']} {RUN_IT}").dial_docker(5)
+    stream.sendall(b"GET /")
+    said = b""
+    while not said.endswith(b"GET /"):
+        said += stream.recv(100)
+    stream.close()
+    assert said == b"system dial-stdio\nGET /"
+
+
+CALLS: dict[str, Callable[[SshTransport, Path], object]] = {
+    "run": lambda node, _: node.run(["true"], timeout=10),
+    "stream": lambda node, _: node.stream(["true"], print),
+    "hold": lambda node, folder: node.hold(str(folder), HOLDER),
+    "fetch": lambda node, folder: node.fetch(str(folder), ["file"], folder / "here", timeout=10),
+    "dial": lambda node, _: node.dial_docker(10),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_login_shell_that_runs_no_command(
+    call: str, node_of: Callable[..., SshTransport], tmp_path: Path
+) -> None:
+    node = node_of("ForceCommand echo This account is not available.; echo sorry >&2; exit 1")
+    with pytest.raises(TransportError) as caught:
+        CALLS[call](node, tmp_path)
+    assert str(caught.value) == (
+        f"node-0: the login shell of {getpass.getuser()} did not run the command; it said: sorry / This"
+        " account is not available.; it must be one such as bash, and its start-up files (.bashrc) must"
+        " neither end it nor wait"
+    )
+
+
+def test_a_login_shell_that_waits(node_of: Callable[..., SshTransport]) -> None:
+    with pytest.raises(TransportError, match=r"did not run the command in time; it said: nothing; it must"):
+        node_of("ForceCommand exec sleep 30").run(["true"], timeout=1)
 
 
 # --- a connection that breaks -----------------------------------------------------------------------------
@@ -207,6 +331,28 @@ def test_a_job_that_cannot_be_started(node: SshTransport, tmp_path: Path) -> Non
         Job(node, tmp_path, "true")
 
 
+def followers_of(folder: Path) -> list[int]:
+    """Shells that follow the job with this folder."""
+    found = subprocess.run(
+        ["pgrep", "-f", f"is_heard.*{folder}"], check=False, capture_output=True, text=True
+    )
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_a_job_that_is_quiet_has_no_follower_any_more_once_nobody_hears_it(
+    node: SshTransport, tmp_path: Path
+) -> None:
+    Job(node, tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    pid = pid_in(tmp_path / "pid")
+    try:
+        assert eventually(lambda: followers_of(tmp_path))
+        node.close()
+        assert eventually(lambda: not followers_of(tmp_path))
+        assert is_running(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 # --- the lock ---------------------------------------------------------------------------------------------
 
 
@@ -250,8 +396,26 @@ def test_a_job_holds_the_node_beyond_its_connection(connect: Connect, tmp_path: 
 
 def test_a_folder_that_cannot_be_used(node: SshTransport, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(TransportError, match=rf"^node-0: cannot use {tmp_path}/file: cannot write$"):
+    with pytest.raises(TransportError, match=rf"^node-0: cannot use {tmp_path}/file: mkdir: .*"):
         node.hold(str(tmp_path / "file"), HOLDER)
+    (tmp_path / ".cvs" / "lock").mkdir(parents=True)
+    with pytest.raises(TransportError, match=rf"^node-0: cannot use {tmp_path}: .*/lock: Is a directory$"):
+        node.hold(str(tmp_path), HOLDER)
+
+
+@pytest.mark.parametrize(
+    ("programs", "missing"), [(["sh", "cat", "flock"], "mkdir"), (["sh", "cat", "mkdir"], "flock")]
+)
+def test_a_program_that_the_lock_needs(
+    programs: list[str],
+    missing: str,
+    node_of: Callable[..., SshTransport],
+    path_of: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(TransportError, match=rf"cannot use {tmp_path}: .*{missing}: .*not found$") as caught:
+        node_of(path_of(*programs)).hold(str(tmp_path), HOLDER)
+    assert not isinstance(caught.value, NodeInUse)
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -288,6 +452,36 @@ def test_files_that_take_too_long(node: SshTransport, tmp_path: Path) -> None:
     assert fetched == ({}, "node-0: cannot fetch all files within 1 s")
     assert time.monotonic() - begun < 8
     assert not (tmp_path / "here" / "endless").exists()
+
+
+def test_a_name_that_is_no_utf_8(node: SshTransport, tmp_path: Path) -> None:
+    name = os.fsdecode(b"bad\xff")
+    (tmp_path / name).write_text("text")
+    argv = ["find", str(tmp_path), "-name", "bad*", "-printf", "%f"]
+    assert node.run(argv, timeout=10, errors="surrogateescape").stdout == name
+    fetched = node.fetch(str(tmp_path), [name], tmp_path / "here", timeout=20)
+    assert (list(fetched.digests), fetched.problem) == ([name], None)
+    assert (tmp_path / "here" / name).read_text() == "text"
+
+
+@pytest.mark.parametrize(
+    ("programs", "told"),
+    [
+        (["sh", "gzip"], r"more: .*tar: .*not found; what arrived is broken"),
+        (["sh", "tar"], r"more: there is neither zstd nor gzip; what arrived is broken"),
+    ],
+)
+def test_a_program_that_the_way_home_needs(
+    programs: list[str],
+    told: str,
+    node_of: Callable[..., SshTransport],
+    path_of: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("text")
+    fetched = node_of(path_of(*programs)).fetch(str(tmp_path), ["file"], tmp_path / "here", timeout=20)
+    assert fetched.digests == {}
+    assert re.match(rf"node-0: cannot fetch {told}", str(fetched.problem))
 
 
 # --- ports ------------------------------------------------------------------------------------------------

@@ -175,6 +175,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert KnownHosts(files).look_up(["node-0"], MINE).verdict is Verdict.KNOWN
 
 
+def test_a_file_that_cannot_be_read_is_told_where_no_other_has_the_key(tmp_path: Path) -> None:
+    target = replace(TARGET, known_hosts=(str(tmp_path), str(tmp_path / "none")))
+    assert objection(target, MINE, KnownHosts(target.known_hosts)) == (
+        f"the host key of node-0.example cannot be checked: {tmp_path} cannot be read: Is a directory; set"
+        " known_hosts"
+    )
+
+
 def test_one_good_file_is_enough(tmp_path: Path) -> None:
     (tmp_path / "old").write_text(line("node-0", OTHER))
     (tmp_path / "new").write_text(line("node-0", MINE))

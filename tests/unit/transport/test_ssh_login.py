@@ -44,6 +44,7 @@ def test_a_key_that_is_not_authorized(sshd: Sshd, key: Path, tmp_path: Path) -> 
     )
     assert f"it took none of: key {key} (ssh-ed25519 {fingerprint(key)})" in str(error)
     assert "authorized_keys" in str(error)
+    assert "whose login shell does not exist" in str(error)
     assert not error.passing
 
 
