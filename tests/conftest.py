@@ -63,6 +63,8 @@ Command = Callable[..., Done]
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line within this process, in the folder of the test."""
     monkeypatch.chdir(tmp_path)
+    for name, value in AS_A_USERS.items():
+        monkeypatch.setenv(name, value)
 
     def run(*words: str) -> Done:
         try:

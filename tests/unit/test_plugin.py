@@ -31,8 +31,8 @@ def judge(pytester: pytest.Pytester, tmp_path: Path, files: Files) -> Judge:
             f"--runs_dir={tmp_path / 'cvs_runs'}",
             "-k",
             cases,
-            "-p",
-            "no:cacheprovider",
+            *("-p", "no:cacheprovider"),
+            *("-p", "no:hypothesispytest"),  # as a user has it; it takes two seconds to sum up
             *options,
         )
 

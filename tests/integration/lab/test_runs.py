@@ -202,7 +202,7 @@ def test_a_dropped_connection_loses_no_line(
     lay_out(lab4.nodes[:4], TALKS)
     with started(tmp_path, cluster_file(4), benchmark_file(tmp_path, tiny_image)) as process:
         for _ in range(3):
-            wait_for_line(process, "line ")
+            wait_for_line(process, f"{lab4.nodes[0].address} rank 0 | line ")
             faults.drop_sessions(lab4.nodes[0])
             time.sleep(0.5)
         output, _ = process.communicate(timeout=120)
