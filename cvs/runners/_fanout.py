@@ -41,7 +41,10 @@ class Beside(Generic[_Value]):
 
     def __init__(self, work: Callable[[], _Value]) -> None:
         self._done: queue.SimpleQueue[tuple[_Value | None, BaseException | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._do, args=(work,), daemon=True).start()
+        try:
+            threading.Thread(target=self._do, args=(work,), daemon=True).start()
+        except RuntimeError:  # no more threads for this user: then it goes before
+            self._do(work)
 
     def _do(self, work: Callable[[], _Value]) -> None:
         try:

@@ -73,7 +73,12 @@ class LocalTransport(Transport):
         """See `Transport.start`; a child of this process needs no folder."""
         del folder
         process = self._popen(argv, cwd, environment, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        return _LocalProcess(process, sink)
+        try:
+            return _LocalProcess(process, sink)
+        except RuntimeError as error:  # no more threads for this user
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+            raise TransportError(f"{self.node}: cannot follow the job: {error}") from None
 
     def _popen(
         self,
@@ -210,12 +215,7 @@ class _LocalProcess(Process):
         self.session = process.pid
         assert process.stdout is not None
         self._reader = threading.Thread(target=_pump, args=(process.stdout, sink), daemon=True)
-        try:
-            self._reader.start()
-        except RuntimeError as error:  # no more threads for this user
-            _signal_group(process.pid, signal.SIGKILL)
-            process.wait()
-            raise TransportError(f"cannot follow the job: {error}") from None
+        self._reader.start()
 
     def poll(self) -> int | None:
         return self._process.poll()

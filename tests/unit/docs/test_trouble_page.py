@@ -33,7 +33,7 @@ from conftest import (
 )
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError, TransportError
 from cvs.failure import NodeTrail, RankTrail, first_failure
-from cvs.hang import RankStack
+from cvs.hang import Frame, RankStack
 from cvs.models import Failure, RunResult, RunStatus
 from cvs.parsers.torch_trace import TorchTraceParser
 from cvs.pipeline import measure
@@ -126,6 +126,13 @@ def test_a_rank_that_ends_with_a_code() -> None:
     )
 
 
+def test_all_ranks_that_end_with_one_error() -> None:
+    error = "UsageError: inject.knd: no such key, known are kind, rank, step and ms"
+    ranks = [RankTrail(rank, rank % 2, error=error) for rank in range(4)]
+    nodes = [NodeTrail(n, f"node-{n}", 1, 3.0, ranks=tuple(ranks[2 * n : 2 * n + 2])) for n in (0, 1)]
+    assert_stands(reason_of(nodes))
+
+
 def test_the_sentences_of_the_explanation_are_those_of_the_page() -> None:
     sentences = [line for line in shown("explanation/stopping.rst") if "(node rank" in line]
     assert len(sentences) == 8
@@ -147,6 +154,12 @@ def told_of(stacks: list[RankStack], files: Files, folder: RunFolder) -> Failure
     runner._make_nodes(folder)
     first, second = runner._nodes
     return failure_of({first: stacks[:2], second: stacks[2:]}, 30)
+
+
+def test_ranks_that_are_loading_modules(files: Files, folder: RunFolder) -> None:
+    frame = Frame("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241)
+    stacks = [RankStack(rank, (frame,)) for rank in range(4)]
+    assert_stands(told_of(stacks, files, folder).reason)
 
 
 def test_where_the_ranks_of_a_job_stand_that_hangs(files: Files, folder: RunFolder) -> None:

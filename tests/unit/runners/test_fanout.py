@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from cvs.errors import RunError, TransportError
-from cvs.runners._fanout import side_by_side
+from cvs.runners._fanout import Beside, side_by_side
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,24 @@ def test_at_most_so_many_at_once() -> None:
     assert most == 3
 
 
-def test_without_another_thread_the_work_is_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def refuse(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
+
+def test_without_another_thread_the_work_is_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
     outcomes = side_by_side([Node("a"), Node("b")], lambda node: node.name, what="work", timeout=5)
     assert [outcome.value for outcome in outcomes] == ["a", "b"]
+    assert Beside(lambda: "c").result() == "c"
+
+
+def test_work_beside_another_raises_where_it_is_waited_for() -> None:
+    def fail() -> None:
+        raise RunError("no")
+
+    beside = Beside(fail)
+    with pytest.raises(RunError, match="no"):
+        beside.result()
 
 
 def test_a_late_node_does_not_keep_the_others_waiting() -> None:

@@ -423,3 +423,17 @@ def test_jobs_of_several_threads_do_not_mix(tmp_path: Path) -> None:
         thread.join(5)
     assert codes == dict.fromkeys(range(4), 0)
     assert said == {index: [f"{index}\n".encode()] * 3 for index in range(4)}
+
+
+def test_a_job_that_cannot_be_followed_does_not_go_on(
+    local: LocalTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        assert pid_in(tmp_path / "pid")
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    script = "echo $$ > pid; exec sleep 60"
+    with pytest.raises(TransportError, match=r"^node-0: cannot follow the job: can't start new thread$"):
+        local.start(["sh", "-c", script], cwd=str(tmp_path), environment={}, folder="", sink=print)
+    assert not is_running(pid_in(tmp_path / "pid"))
