@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _command(words)
     except CvsError as error:
-        from cvs.config.terminal import printable_lines
+        from cvs.terminal import printable_lines
 
         print(printable_lines(str(error)), file=sys.stderr)
         return error.exit_code

@@ -20,13 +20,13 @@ import pytest
 
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.config.scalars import MOST_SECONDS
-from cvs.config.terminal import printable, printable_lines
 from cvs.errors import ConfigError, CvsError, EvidenceError
 from cvs.models import BenchmarkResult, RunResult, Violation
 from cvs.pipeline import Parser, differences, measure, result_of, write_report
 from cvs.reports.table import text_report
 from cvs.run_folder import Manifest, RunFolder, new_run_folder, newest_run_folder, open_run_folder
 from cvs.runners._base_runner import BaseRunner
+from cvs.terminal import printable, printable_lines
 from cvs.thresholds import EVIDENCE, check_evidence, check_limit
 
 DEFAULT_RUNS_DIR = "cvs_runs"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cvs.config import ExpectedResults
-from cvs.config.terminal import printable
 from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, Coverage, RankMetrics, RunStatus, Violation
+from cvs.terminal import printable
 
 Verdict = Literal["good", "red"]
 EVIDENCE = "evidence"

@@ -98,7 +98,7 @@ def _chosen(text: str, cluster: ClusterConfig) -> list[str]:
 def _lines(answers: Sequence[Answer]) -> Iterator[str]:
     """Each answer once, below the nodes that gave it."""
     from cvs.hosts import folded
-    from cvs.runners._terminal import printable
+    from cvs.terminal import printable
 
     nodes: dict[Answer, list[str]] = {}
     for answer in answers:

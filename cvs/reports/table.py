@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cvs.config import ExpectedResults
-from cvs.config.terminal import printable
 from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, RankMetrics
+from cvs.terminal import printable
 from cvs.thresholds import EVIDENCE, Measured, brief, check, measured, verdict_of
 
 UNKNOWN = "–"

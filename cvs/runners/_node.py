@@ -19,9 +19,9 @@ from cvs.models import Holder, NodeResult, TraceFile
 from cvs.run_folder import RunFolder
 from cvs.runners._collect import Listing, bring_home, listing
 from cvs.runners._node_log import NodeLog, end_of, gap
-from cvs.runners._terminal import printable
 from cvs.runners._watch import Watched
 from cvs.runtime.base import Runtime
+from cvs.terminal import printable
 from cvs.transport.base import Process, Transport
 
 _WAIT_SECONDS = 20

@@ -12,10 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingUnixStreamServer
-from tempfile import TemporaryDirectory
 
 import paramiko
 import pytest
@@ -52,6 +49,7 @@ from cvs.transport._ssh_errors import explained
 from cvs.transport._ssh_host_keys import KnownHosts, PublicKey, objection
 from cvs.transport._ssh_target import SshTarget
 from cvs.transport.local import LocalTransport
+from engine import Answer, engine
 from sshd import make_key, public
 
 DOCS = REPOSITORY / "docs"
@@ -444,36 +442,8 @@ IDLE: Answers = {
 """An engine without images and containers, and the words of a registry that knows no such image."""
 
 
-@contextmanager
-def engine(answers: Answers) -> Iterator[str]:
-    """A stand-in for a Docker engine, and where it listens."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self._answer()
-
-        def _answer(self) -> None:
-            status, value = answers[re.sub(r"^/v[\d.]+|\?.*", "", self.path)]
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
-
-        def log_message(self, *_words: object) -> None:
-            pass
-
-    # Not below pytest's own folders: the path of a socket must be short.
-    with TemporaryDirectory(prefix="cvs-docker-") as folder:
-        server = ThreadingUnixStreamServer(f"{folder}/docker.sock", Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"unix://{server.server_address}"
-        finally:
-            server.shutdown()
-            server.server_close()
+def answering(answers: Answers) -> Answer:
+    return lambda request: answers[re.sub(r"^/v[\d.]+|\?.*", "", request.path)]
 
 
 RunInContainers = Callable[..., str]
@@ -493,7 +463,7 @@ def run_in_containers(
         keys = {"image": "example/torch:2", "shm_size": "1m", **docker}
         files.edit('"{cvs}/workloads/aorta"', path)
         files.edit("runtime: process", f"runtime: docker\ndocker: {json.dumps(keys)}")
-        with engine(answers) as url:
+        with engine(answering(answers)) as url:
             monkeypatch.setenv("DOCKER_HOST", url)
             reason = why(AortaRunner(*files.load(), console=lambda _line: None).execute(folder))
         _, first, second = re.split("node-[01]: ", reason)

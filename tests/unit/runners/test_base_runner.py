@@ -125,3 +125,22 @@ def test_an_interrupt_while_waiting_leaves_nothing(files: Files, folder: RunFold
         AortaRunner(*files.load(), console=console).execute(folder, wait=60)
     assert said[1:] == ["cvs | interrupted while waiting for the nodes; nothing was started"]
     assert not folder.path.exists()
+
+
+# --- a defect ---------------------------------------------------------------------------------------------
+
+
+def test_a_defect_in_the_search_for_the_cause_does_not_cost_the_record(
+    files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_trails: object) -> None:
+        raise ValueError("no such thing")
+
+    (folder.path.parent.parent / "empty").mkdir()
+    files.edit('"{cvs}/workloads/aorta"', str(folder.path.parent.parent / "empty"))
+    monkeypatch.setattr(_base_runner, "first_failure", fail)
+    AortaRunner(*files.load()).execute(folder)
+    recorded = folder.load_manifest().run
+    assert recorded.status.value == "failed"
+    assert recorded.failure is not None
+    assert recorded.failure.reason.startswith("a defect in cvs: ValueError: no such thing; set-up failed: ")
