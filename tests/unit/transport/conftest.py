@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from processes import eventually
+from processes import eventually, kill
 from sshd import Sshd, StartAgent, StartSshd, free_port, make_key, program, run
 
 
@@ -53,9 +51,7 @@ def start_sshd(tmp_path: Path) -> Iterator[StartSshd]:
 
     yield start
     for sshd in started:
-        for process in [*sshd.sessions(), sshd.process.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        kill([*sshd.sessions(), sshd.process.pid])
         sshd.process.wait()
 
 

@@ -24,7 +24,7 @@ from cvs.errors import NodeInUse, TransportError
 from cvs.models import Holder
 from cvs.runtime._leftovers import kill_processes
 from cvs.transport.ssh import SshTransport
-from processes import children_of, eventually, is_running
+from processes import children_of, eventually, is_running, kill
 from sshd import QUICK, Sshd, StartSshd
 
 HOLDER = Holder(run_id="r1", user="alice", host="login", since="2026-11-30T10:00:00+00:00")
@@ -104,9 +104,9 @@ def path_of(tmp_path: Path) -> Callable[..., str]:
 def drop_connections(sshd: Sshd) -> None:
     """End what serves the connections, as a lost network would; their commands live on."""
     for pid in children_of(sshd.process.pid):
-        with suppress(FileNotFoundError):  # a command that has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # a command that has just ended
             if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
-                os.kill(pid, signal.SIGKILL)
+                kill([pid])
 
 
 def pid_in(file: Path) -> int:

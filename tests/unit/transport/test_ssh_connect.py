@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +15,7 @@ import pytest
 
 from cvs.transport._ssh_connect import SshLimits, connect
 from cvs.transport._ssh_target import SshTarget
-from processes import eventually
+from processes import eventually, kill
 from sshd import (
     QUICK,
     Sshd,
@@ -166,8 +164,7 @@ def test_two_hops(chain: tuple[Sshd, Sshd, Sshd], key: Path) -> None:
 def test_a_connection_that_ends_takes_its_hops_along(chain: tuple[Sshd, Sshd, Sshd], key: Path) -> None:
     first, second, node = chain
     connection = connect(node.target(key, jumps=over(first.target(key), second.target(key))), QUICK)
-    for process in node.sessions():
-        os.kill(process, signal.SIGKILL)
+    kill(node.sessions())
     assert eventually(lambda: not connection.is_active())
     assert eventually(lambda: not first.sessions() and not second.sessions())
 
