@@ -32,11 +32,11 @@ test-all: lint types imports docs sshd $(WITH_TORCH)
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not alone'
 	$(BIN)/pytest -m alone
 	PYTHONPATH=tests $(BIN)/python -m lab install
-	$(BIN)/pytest -m lab
+	$(BIN)/pytest -n 2 --dist loadfile -m lab
 
 test-lab: $(VENV)/.test $(VENV)/.torch
 	PYTHONPATH=tests $(BIN)/python -m lab install
-	$(BIN)/pytest -m 'lab and not full'
+	$(BIN)/pytest -n 2 --dist loadfile -m 'lab and not full'
 
 bench: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install

@@ -157,7 +157,8 @@ CASES = [
 
 def prepare(files: Files, mode: str) -> None:
     """Short limits, and one node where a script starts the job."""
-    files.edit("join_timeout_seconds: 60", f"join_timeout_seconds: {JOIN}\n  grace_seconds: {GRACE}")
+    # Not for joining: PyTorch may load slowly.
+    files.edit("join_timeout_seconds: 60", f"join_timeout_seconds: 60\n  grace_seconds: {GRACE}")
     files.edit("environment:\n", f'environment:\n  TORCH_ELASTIC_SHUTDOWN_TIMEOUT: "{SHUTDOWN}"\n')
     if mode == "script":
         files.have_a_script_start_the_job()
@@ -261,6 +262,7 @@ def test_a_node_that_never_joins(
     absent: int, says: str, seconds: float, tmp_path: Path, files: Files
 ) -> None:
     prepare(files, "ddp")
+    files.edit("join_timeout_seconds: 60", f"join_timeout_seconds: {JOIN}")
     never_starts(files, f"node-{absent}", tmp_path)
     with under_way(tmp_path, files, "") as job:
         job.wait_for("ranks start on")

@@ -20,7 +20,7 @@ RED = "make demo OVERRIDES='inject.kind=kill inject.rank=3 inject.step=5'"
 NOT_HERE = {"make test": "it is what runs this test"}
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 ON_A_CLUSTER = re.findall(r"^## On a cluster\n.*?(?=^## )", README, re.MULTILINE | re.DOTALL)
-"""The section whose commands want several nodes; lab/test_readme_cluster.py runs them."""
+"""The section whose commands want several nodes; lab/test_main_job.py runs them."""
 
 
 def blocks(language: str, text: str = README) -> list[str]:

@@ -6,13 +6,11 @@ not meet, and what runs of a lab is found even when its folder is gone.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 from lab import images, machine
 from lab.faults import heal
 from lab.leftovers import clear, leftovers
-from lab.machine import Done, LabError, remove_tree, run, side_by_side, wait_for, write
+from lab.machine import Done, LabError, remove_tree, run, side_by_side, write
 from lab.network import Network
 from lab.node import Node
 from lab.root_folder import CVS, User, host_key, lay_out
@@ -40,7 +38,7 @@ BatchMode yes
 class Lab:
     """The nodes of one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, images_folder: Path | None = None) -> None:
         self.folder = folder.resolve()
         digest = hashlib.sha256(os.fsencode(self.folder)).digest()
         self.network = Network(f"lab{digest.hex()[:5]}", IPv4Network(f"10.77.{digest[0]}.0/24"))
@@ -52,7 +50,8 @@ class Lab:
         """Accepted by no node."""
         self.known_hosts = self.home / ".ssh/known_hosts"
         self.ssh_config = self.home / ".ssh/config"
-        self.images_folder = self.folder / "images"
+        self.images_folder = images_folder or self.folder / "images"
+        """Several labs may have one."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -94,10 +93,7 @@ class Lab:
         """
         machine.check()
         # Users of a node are not those of this machine: whoever can write on a node's disk is root here.
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.folder / "lock").open("a") as lock:
-            free = partial(_locked, lock.fileno())
-            wait_for(f"{self.folder}: end of its use by another process", free, seconds)
+        with machine.held(self.folder, seconds):
             yield
 
     def up(self, count: int) -> None:
@@ -209,11 +205,3 @@ class Lab:
 def lab_folder() -> Path:
     """Where CVS_LAB says; it is kept between calls, so that images are built once."""
     return Path(os.environ.get("CVS_LAB") or "/var/tmp/cvs-lab")
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from lab.machine import LabError, run
+from lab.machine import LabError, held, run
 from lab.root_folder import GROUPS
 
 NAMES = ("tiny", "torch")
@@ -62,11 +62,11 @@ def build(name: str, folder: Path) -> Image:
     make = {"tiny": _tiny, "torch": _torch}[name]
     digest = hashlib.sha256(_recipe(name).encode()).hexdigest()[:8]
     image = Image(f"cvs-lab/{name}", folder / f"{name}-{digest}.tar")
-    if not image.archive.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"{name}-*.tar"):
-            old.unlink()
-        make(image, folder)
+    with held(folder, 600):
+        if not image.archive.exists():
+            for old in folder.glob(f"{name}-*.tar"):
+                old.unlink()
+            make(image, folder)
     return image
 
 

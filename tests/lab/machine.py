@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -108,6 +110,26 @@ def wait_for(what: str, met: Callable[[], object], seconds: float, log: Path | N
             lines = log.read_text(errors="replace").splitlines()[-15:] if log and log.exists() else []
             raise LabError("\n".join([f"{what}: not within {seconds:.0f} s", *lines]))
         time.sleep(0.05)
+
+
+@contextmanager
+def held(folder: Path, seconds: float) -> Iterator[None]:
+    """Keep other processes that ask for this folder out.
+
+    Raises: LabError: another has not let go of it within `seconds`.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "lock").open("a") as lock:
+        wait_for(f"{folder}: end of its use by another process", partial(_locked, lock.fileno()), seconds)
+        yield
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def side_by_side(do: Callable[[T], R], items: Iterable[T]) -> list[R]:

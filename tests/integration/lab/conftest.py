@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +23,18 @@ def lab() -> Iterator[Lab]:
 
     It is put to rest after the session, unless it was up before; disks and images stay in its folder.
     """
-    lab = Lab(lab_folder())
+    lab = _lab()
     try:
         with lab.held():
             yield from _brought_up(lab)
     except LabError as error:
         raise pytest.fail.Exception(f"no lab: {error}", pytrace=False) from None
+
+
+def _lab() -> Lab:
+    """This worker's own, where tests run side by side; images are made once for all."""
+    folder, worker = lab_folder(), os.environ.get("PYTEST_XDIST_WORKER")
+    return Lab(folder.with_name(f"{folder.name}-{worker}"), folder / "images") if worker else Lab(folder)
 
 
 def _brought_up(lab: Lab) -> Iterator[Lab]:

@@ -234,7 +234,10 @@ def test_a_disk_that_is_full(lab: Lab) -> None:
     assert said(lab, node, f"echo text > {WORK}/file; ls {WORK}") == "file"
 
 
-def test_the_command_breaks_heals_and_tells(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_breaks_heals_and_tells(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CVS_LAB", str(lab.folder))
     assert main("fault loss node1 --percent 100".split()) == 0
     assert lab.ssh(lab.nodes[1], "true").returncode == 255
     assert main(["status"]) == 0

@@ -3,147 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from conftest import PACKAGE, Done, report_of, run_cvs
-from cvs.run_folder import RunFolder, newest_run_folder
 from lab import faults
 from lab.cluster import Lab
 from lab.faults import WORK, heal
+from lab.jobs import (
+    AORTA,
+    INTERPRETER,
+    TALKS,
+    TELLS,
+    TRAINS_FOR_EVER,
+    ClusterFile,
+    benchmark_file,
+    container_of,
+    folder_of,
+    lay_out,
+    own,
+    rooted,
+    run,
+    started,
+    wait_for_line,
+)
 from lab.leftovers import clear
-from lab.machine import wait_for
-from lab.node import Node
-from lab.root_folder import CVS, NO_DOCKER
 
 pytestmark = pytest.mark.lab
-
-AORTA = f"{WORK}/aorta"
-ClusterFile = Callable[..., Path]
-
-PYTHON = """#!/bin/sh
-echo '{"torch": "none"}'
-"""
-"""Stands in for the image's Python, which only says what the job is made with."""
-
-INTERPRETER = """#!/bin/sh
-case "$*" in *torch.distributed.run*) exec sh $(dirname $0)/torchrun;; esac
-exec sh $(dirname $0)/python3
-"""
-TALKS = """#!/bin/sh
-for number in $(seq 40); do echo "[default0]:line $number"; sleep 0.1; done
-"""
-TRAINS_FOR_EVER = """#!/bin/sh
-echo '[default0]:trains'
-while :; do sleep 0.2; done
-"""
-TELLS = """#!/bin/sh
-echo "words: $*"
-echo "who: $(id)"
-echo "gpu: $(head -c 1 /dev/kfd | wc -c) $(ls /dev/dri | tr '\\n' ' ')"
-echo "place: $(pwd) $(hostname) seccomp $(grep Seccomp: /proc/self/status | tr -d '\\t')"
-echo "variables: $EXTRA $HOW_MANY $PER_NODE"
-mkdir -p artifacts/torch_profiler/rank0
-echo '{}' > artifacts/torch_profiler/rank0/x.pt.trace.json
-"""
-
-
-def lay_out(nodes: list[Node], torchrun: str) -> None:
-    """A workload on each node whose `torchrun` is a script."""
-    for node in nodes:
-        folder = node.root / AORTA.lstrip("/")
-        for name, text in {
-            "train.py": "",
-            "config/distributed.yaml": "{}",
-            "bin/python3": PYTHON,
-            "bin/torchrun": torchrun,
-        }.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o755)
-        own(node)
-
-
-def own(node: Node) -> None:
-    for path in (node.root / WORK.lstrip("/"), *(node.root / WORK.lstrip("/")).rglob("*")):
-        os.chown(path, CVS.uid, CVS.uid, follow_symlinks=False)
-
-
-def benchmark_file(folder: Path, image: str, **keys: str) -> Path:
-    """A benchmark file for the tiny image; `keys` are further lines, by their first word."""
-    lines = {
-        "aorta_path": AORTA,
-        "base_config": "config/distributed.yaml",
-        "gpus_per_node": "2",
-        "timeout_seconds": "120",
-        "skip_rccl_build": "true",
-        "docker": f"{{image: '{image}', pull: never}}",
-        "environment": "{PATH: '/mnt/bin:/bin:/usr/bin'}",
-        "analysis": "{enable_tracelens: false}",
-        "multi_node": "{master_launch_mode: torchrun, grace_seconds: 2}",
-        **keys,
-    }
-    path = folder / "aorta.yaml"
-    path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
-    return path
-
-
-def run(home: Path, cluster: Path, bench: Path, *words: str) -> Done:
-    files = (f"--cluster_file={cluster}", f"--config_file={bench}")
-    return run_cvs("run", "test_aorta", *files, *words, cwd=home)
-
-
-def folder_of(home: Path) -> RunFolder:
-    return newest_run_folder(home / "cvs_runs", "test_aorta")
-
-
-# --- the whole job ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("launcher", "nodes"), [("torchrun", 2), pytest.param("script", 1, marks=pytest.mark.full)]
-)
-def test_the_main_job(
-    lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, launcher: str, nodes: int
-) -> None:
-    for node in lab.nodes[:nodes]:
-        shutil.copytree(PACKAGE / "workloads" / "aorta", node.root / AORTA.lstrip("/"))
-        own(node)
-    bench = benchmark_file(
-        tmp_path,
-        torch_image,
-        accelerator="none",
-        environment="{GLOO_SOCKET_IFNAME: eth0}",
-        multi_node=f"{{master_launch_mode: {launcher}}}",
-        timeout_seconds="300",
-    )
-    done = run(tmp_path, cluster_file(nodes), bench)
-    assert done.returncode == 0, done.stdout
-    assert "verdict: good" in done.stdout
-    assert "rank 0 | step 0: loss" in done.stdout
-    report = report_of(folder_of(tmp_path).path)
-    ranks = report["per_rank_summary"]
-    assert isinstance(ranks, list)
-    assert [(row["rank"], row["node"], row["quality"]["status"]) for row in ranks] == [
-        (rank, rank // 2, "complete") for rank in range(2 * nodes)
-    ]
-    manifest = folder_of(tmp_path).load_manifest()
-    for result in manifest.run.nodes:
-        assert {"torch", "python", "kernel", "image"} <= result.facts.keys()
-        assert (result.exit_code, result.left_running, result.error) == (0, (), None)
-    for node in lab.nodes[:nodes]:
-        rooted = node.run("find", AORTA, "-user", "0").stdout
-        assert rooted == "", "given back to the login user"
 
 
 def test_what_the_container_is_like(
@@ -267,16 +155,6 @@ def test_what_a_killed_cvs_left_is_in_the_way_until_it_ends_and_is_then_removed(
     assert folder_of(tmp_path).load_manifest().run.status.value == "completed"
 
 
-def container_of(node: Node, template: str = "{{.Name}}") -> str:
-    """What `docker inspect` says of the one container that is there."""
-    return node.run("sh", "-c", 'docker inspect -f "$1" $(docker ps -aq)', "sh", template).stdout.strip()
-
-
-def rooted(node: Node) -> str:
-    """What the login user could not write."""
-    return node.run("find", AORTA, "-user", "0").stdout
-
-
 WRITES = TRAINS_FOR_EVER.replace("while", "mkdir -p of/root\nwhile", 1)
 
 
@@ -375,134 +253,6 @@ def test_one_machine_under_two_names(
     assert "Traceback" not in done.stdout
 
 
-@contextmanager
-def started(home: Path, cluster: Path, bench: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "cvs.cli", "run", "test_aorta"),
-            *(f"--cluster_file={cluster}", f"--config_file={bench}"),
-        ],
-        cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(60)
-
-
-def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
-    assert process.stdout is not None
-    assert any(text in line for line in process.stdout), f"no line had {text!r}"
-
-
-# --- what is told before anything starts ------------------------------------------------------------------
-
-
-Spoil = Callable[[Lab, dict[str, str]], object]
-
-
-def stop_docker(lab: Lab, _keys: dict[str, str]) -> None:
-    faults.stop_dockerd(lab.nodes[1])
-
-
-def remove_script(lab: Lab, _keys: dict[str, str]) -> None:
-    lab.nodes[1].run("rm", f"{AORTA}/train.py")
-
-
-def ask_for(**keys: str) -> Spoil:
-    return lambda _lab, asked: asked.update(keys)
-
-
-def close_folder(lab: Lab, _keys: dict[str, str]) -> None:
-    lab.nodes[1].run("sh", "-c", f"chown root {WORK} && chmod 700 {WORK}")
-
-
-def hide(*programs: str) -> Spoil:
-    """Puts what cannot be executed in the place of programs, until the test is over."""
-
-    def spoil(lab: Lab, _keys: dict[str, str]) -> None:
-        for program in programs:
-            lab.nodes[1].run("mount", "--bind", "/dev/null", f"/usr/bin/{program}")
-
-    return spoil
-
-
-def docker_with(**keys: object) -> Spoil:
-    docker = {"image": "cvs-lab/tiny", "pull": "never", **keys}
-    return ask_for(docker=json.dumps(docker))
-
-
-NO_IMAGE = "cvs-lab/none"
-MISSING: dict[str, tuple[Spoil, str]] = {
-    "daemon": (stop_docker, "is it running? (systemctl status docker)"),
-    "image": (
-        ask_for(docker=f"{{image: '{NO_IMAGE}', pull: never}}"),
-        f"no image {NO_IMAGE}, and docker.pull is never",
-    ),
-    "registry": (ask_for(docker=f"{{image: '{NO_IMAGE}'}}"), f"cannot pull {NO_IMAGE}"),
-    "workload": (ask_for(aorta_path=f"{WORK}/none"), f"aorta_path {WORK}/none: no such folder on the node"),
-    "script": (remove_script, f"train.py: not found below aorta_path {AORTA}"),
-    "right": (
-        close_folder,
-        f"aorta_path {AORTA}: permission denied: it, or a folder above it, is closed to the user of cvs",
-    ),
-    "programs": (
-        hide("timeout", "xargs"),
-        "programs missing on the node: timeout, xargs; install coreutils, findutils",
-    ),
-    "volume": (
-        docker_with(volumes=["/nope/x:/y"]),
-        "docker.volumes: /nope/x: no such file or folder on the node",
-    ),
-    "network": (docker_with(network_mode="nonet"), "Docker cannot start container "),
-}
-
-
-@pytest.fixture
-def found_again(lab: Lab) -> Iterator[None]:
-    """Shows what a test has hidden."""
-    yield
-    node = lab.nodes[1]
-    hidden = [line.split()[4] for line in node.run("cat", "/proc/self/mountinfo").stdout.splitlines()]
-    for path in hidden:
-        if path.startswith("/usr/bin/"):
-            node.run("umount", path)
-
-
-@pytest.mark.usefixtures("found_again")
-@pytest.mark.parametrize("missing", MISSING)
-def test_what_is_missing_on_a_node_is_named(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, missing: str
-) -> None:
-    spoil, says = MISSING[missing]
-    lay_out(lab.nodes[:2], TALKS)
-    keys: dict[str, str] = {}
-    spoil(lab, keys)
-    done = run(tmp_path, cluster_file(), benchmark_file(tmp_path, tiny_image, **keys), "-k", "run_benchmark")
-    assert done.returncode == 1
-    assert says in done.stdout
-    assert f"{lab.nodes[1].address}: " in done.stdout
-    assert "Traceback" not in done.stdout
-    assert "restart its container" not in done.stdout
-    assert not (lab.nodes[1].root / "nope").exists(), "nothing is made there for what is missing"
-
-
-def test_a_user_without_rights_for_docker_is_told_how_to_get_them(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
-) -> None:
-    lay_out(lab.nodes[:2], TALKS)
-    bench = benchmark_file(tmp_path, tiny_image, aorta_path="/shared")
-    done = run(tmp_path, cluster_file(username=NO_DOCKER.name), bench, "-k", "run_benchmark")
-    assert done.returncode == 1
-    for node in lab.nodes[:2]:
-        assert (
-            f"{node.address}: Docker cannot list containers: the login user may not use it;"
-            " an administrator can: sudo usermod -aG docker USER" in done.stdout
-        )
-
-
 # --- plain processes on other machines --------------------------------------------------------------------
 
 
@@ -521,132 +271,6 @@ def test_plain_processes_over_ssh(lab: Lab, cluster_file: ClusterFile, tmp_path:
     lines = [f"[default0]:line {number}" for number in range(1, 41)]
     for rank in (0, 1):
         assert folder_of(tmp_path).node_log(rank).read_text().splitlines() == lines
-
-
-# --- images -----------------------------------------------------------------------------------------------
-
-REGISTRY = f"""\
-version: 0.1
-storage: {{filesystem: {{rootdirectory: {WORK}/registry}}}}
-http: {{addr: 127.0.0.1:5000}}
-"""
-PULLED = "localhost:5000/tiny"
-
-
-@pytest.fixture
-def registry(lab: Lab, tiny_image: str) -> Iterator[Node]:
-    """A node with a registry of its own, which has the image `tiny` under another name."""
-    node = lab.nodes[0]
-    config = node.root / WORK.lstrip("/") / "registry.yaml"
-    config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(REGISTRY)
-    node.run("sh", "-c", f"setsid docker-registry serve {WORK}/registry.yaml > {WORK}/log 2>&1 &")
-    try:
-        wait_for(
-            "the registry",
-            lambda: node.run("docker", "pull", PULLED, check=False).stderr.find("refused") < 0,
-            20,
-        )
-        for words in (("tag", tiny_image, PULLED), ("push", PULLED), ("rmi", PULLED)):
-            node.run("docker", *words)
-        yield node
-    finally:
-        node.run("pkill", "docker-registry")
-        node.run("docker", "rmi", "--force", PULLED, check=False)
-
-
-@pytest.mark.parametrize("policy", ["missing", "always"])
-def test_an_image_is_pulled(registry: Node, cluster_file: ClusterFile, tmp_path: Path, policy: str) -> None:
-    lay_out([registry], TALKS)
-    bench = benchmark_file(tmp_path, PULLED, docker=f"{{image: '{PULLED}', pull: {policy}}}")
-    done = run(tmp_path, cluster_file(1), bench, "-k", "run_benchmark")
-    assert done.returncode == 0, done.stdout
-    assert f"{registry.address} | cvs: pulling {PULLED}" in done.stdout
-    [result] = folder_of(tmp_path).load_manifest().run.nodes
-    assert result.facts["image"].startswith("sha256:")
-
-
-def test_an_image_is_loaded_from_a_file_on_the_node(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
-) -> None:
-    node = lab.nodes[0]
-    lay_out([node], TALKS)
-    node.run("docker", "tag", tiny_image, "from/tar")
-    node.run("docker", "save", "--output", f"{WORK}/image.tar", "from/tar")
-    node.run("docker", "rmi", "from/tar")
-    docker = f"{{image: from/tar, image_tar: {WORK}/image.tar}}"
-    try:
-        own(node)
-        done = run(
-            tmp_path, cluster_file(1), benchmark_file(tmp_path, "", docker=docker), "-k", "run_benchmark"
-        )
-        assert done.returncode == 0, done.stdout
-        assert f"{node.address} | cvs: loading {WORK}/image.tar" in done.stdout
-    finally:
-        node.run("docker", "rmi", "--force", "from/tar", check=False)
-
-
-@pytest.mark.parametrize("name", ["docker.io/cvs-lab/tiny", "cvs-lab/tiny:latest", "{id}", "{short}"])
-def test_an_image_is_found_by_any_of_its_names(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, name: str
-) -> None:
-    node = lab.nodes[0]
-    lay_out([node], TALKS)
-    whole = node.run("docker", "image", "inspect", "-f", "{{.Id}}", tiny_image).stdout.strip()
-    image = name.format(id=whole, short=whole.removeprefix("sha256:")[:12])
-    done = run(tmp_path, cluster_file(1), benchmark_file(tmp_path, image), "-k", "run_benchmark")
-    assert done.returncode == 0, done.stdout
-    [result] = folder_of(tmp_path).load_manifest().run.nodes
-    assert result.facts["image"] == whole
-
-
-def test_an_image_with_another_tag_is_another(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
-) -> None:
-    node = lab.nodes[0]
-    lay_out([node], TALKS)
-    node.run("docker", "tag", tiny_image, "only/tag:v2")
-    try:
-        bench = benchmark_file(tmp_path, "only/tag")
-        done = run(tmp_path, cluster_file(1), bench, "-k", "run_benchmark")
-    finally:
-        node.run("docker", "rmi", "only/tag:v2")
-    assert f"{node.address}: no image only/tag, and docker.pull is never" in done.stdout
-
-
-POOR = "cvs-lab/poor"
-
-
-@pytest.mark.parametrize(
-    ("program", "says"),
-    [
-        ("sleep", f"programs missing in the image {POOR}: sleep; install coreutils"),
-        ("timeout", f"programs missing in the image {POOR}: timeout; install coreutils"),
-        ("setsid", f"programs missing in the image {POOR}: setsid; install util-linux"),
-        ("sh", f"the image {POOR} has no sh that runs: "),
-    ],
-)
-def test_a_program_that_an_image_lacks_is_named(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, program: str, says: str
-) -> None:
-    node = lab.nodes[0]
-    lay_out([node], TALKS)
-    node.run(
-        *("sh", "-c", "docker create --name poor $1 && docker export poor > poor.tar && docker rm poor"),
-        *("sh", tiny_image),
-    )
-    node.run("tar", "--delete", "--file", "poor.tar", f"bin/{program}")
-    node.run("docker", "import", "--change", "ENV PATH=/bin", "poor.tar", POOR)
-    node.run("rm", "poor.tar")
-    try:
-        done = run(tmp_path, cluster_file(1), benchmark_file(tmp_path, POOR), "-k", "run_benchmark")
-    finally:
-        node.run("docker", "rmi", "--force", POOR)
-    failure = folder_of(tmp_path).load_manifest().run.failure
-    assert failure is not None
-    assert failure.reason.startswith(f"set-up failed: {node.address}: {says}")
-    assert done.stdout.count(f"{node.address}: ") >= 1
-    assert "; Docker" not in failure.reason, "nothing but the cause"
 
 
 @pytest.mark.full

@@ -1,19 +1,25 @@
-"""The commands of the README, and of the page on how to prepare a cluster, on nodes of the lab."""
+"""The main job for real, with PyTorch in containers of the lab's nodes.
+
+By the commands of the README and of the page on how to prepare a cluster, and started by a script.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY, Done, report_of
-from cvs.run_folder import newest_run_folder
+from conftest import PACKAGE, REPOSITORY, Done, report_of
+from cvs.run_folder import RunFolder, newest_run_folder
 from lab.cluster import Lab
+from lab.jobs import AORTA, ClusterFile, benchmark_file, folder_of, own, rooted, run
+from lab.node import Node
 from lab.root_folder import CVS
 
 pytestmark = pytest.mark.lab
@@ -96,8 +102,24 @@ def test_the_commands_of_the_readme_work_one_after_the_other(
         said[command] for command in said if "docker version" in command
     )
     assert "verdict: good" in said[COMMANDS[-1]]
-    report = report_of(newest_run_folder(checkout / "cvs_runs", "test_aorta").path)
-    assert report["cluster"] == {"nodes": 2, "gpus_per_node": 2, "total_gpus": 4}
+    assert_good(lab.nodes[:2], newest_run_folder(checkout / "cvs_runs", "test_aorta"))
+
+
+def assert_good(nodes: list[Node], folder: RunFolder) -> None:
+    """The run was good and complete, with two ranks on each node, and has left nothing of root's there."""
+    report, manifest = report_of(folder.path), folder.load_manifest()
+    count = len(nodes)
+    assert report["cluster"] == {"nodes": count, "gpus_per_node": 2, "total_gpus": 2 * count}
+    ranks = report["per_rank_summary"]
+    assert isinstance(ranks, list)
+    assert [(row["rank"], row["node"], row["quality"]["status"]) for row in ranks] == [
+        (rank, rank // 2, "complete") for rank in range(2 * count)
+    ]
+    for result in manifest.run.nodes:
+        assert {"torch", "python", "kernel", "image"} <= result.facts.keys()
+        assert (result.exit_code, result.left_running, result.error) == (0, (), None)
+    for node in nodes:
+        assert rooted(node) == "", "given back to the login user"
 
 
 def test_the_checks_of_the_page_are_content_with_sound_nodes(
@@ -116,3 +138,25 @@ def test_the_checks_of_the_page_are_content_with_sound_nodes(
         assert words in said
     for words in ("no setsid", "hidepid"):
         assert words not in said
+
+
+@pytest.mark.full
+def test_a_script_starts_the_job(
+    lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path
+) -> None:
+    node = lab.nodes[0]
+    shutil.copytree(PACKAGE / "workloads" / "aorta", node.root / AORTA.lstrip("/"))
+    own(node)
+    bench = benchmark_file(
+        tmp_path,
+        torch_image,
+        accelerator="none",
+        environment="{GLOO_SOCKET_IFNAME: eth0}",
+        multi_node="{master_launch_mode: script}",
+        timeout_seconds="300",
+    )
+    done = run(tmp_path, cluster_file(1), bench)
+    assert done.returncode == 0, done.stdout
+    assert "verdict: good" in done.stdout
+    assert "rank 0 | step 0: loss" in done.stdout
+    assert_good([node], folder_of(tmp_path))
