@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cvs
-from cvs.commands import check_config, completion, copy_config, exec, generate, run, schema, suites
+from cvs.commands import (
+    check_config,
+    cleanup,
+    completion,
+    copy_config,
+    doctor,
+    exec,
+    generate,
+    run,
+    schema,
+    suites,
+)
 from cvs.errors import CvsError
 
 
@@ -60,7 +71,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cvs {cvs.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (run, exec, suites, check_config, copy_config, generate, schema):
+    for module in (run, doctor, exec, cleanup, suites, check_config, copy_config, generate, schema):
         module.add(commands)
     completion.add(commands, command_line)
     return parser

@@ -39,6 +39,12 @@ class TransportError(CvsError):
 class NodeInUse(CvsError):
     """A node is held by another run; nothing was touched on any."""
 
+    def __init__(self, message: str, *, run_id: str = "", machine: str = "") -> None:
+        """Take the line for the user, and which run it is, and which machine took the node, where known."""
+        self.run_id = run_id
+        self.machine = machine
+        super().__init__(message)
+
 
 class RunError(CvsError):
     """A run did not come to its end, or what it left is not what it claims."""

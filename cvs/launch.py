@@ -6,6 +6,7 @@ the head, where local nodes live) comes in as a `Site`; without one the plan is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -21,8 +22,10 @@ SHUTDOWN_SECONDS = 10
 """How long torchrun gives its workers between SIGTERM and SIGKILL."""
 
 
+ROCM_DEVICES = ("/dev/kfd", "/dev/dri")
 CONTAINER_MARGIN_SECONDS = 3600
-"""For collection and teardown, after the run's own time; then a container that cvs lost ends by itself."""
+"""For analyses, collection and teardown, after the run's own time; then a container that cvs lost ends by
+itself."""
 
 
 class Site(Frozen):
@@ -37,6 +40,8 @@ class Site(Frozen):
     """Where the folders of local nodes lie."""
     torch_python: str = "python3"
     """Interpreter with PyTorch, for runtime `process`."""
+    excluded: tuple[str, ...] = ()
+    """Nodes that turned out to be unfit, and without which the job goes on."""
 
 
 class Variable(Frozen):
@@ -144,6 +149,8 @@ class NodePlan(Frozen):
     """Runtime `process`: interpreter with PyTorch."""
     clone_url: Url | None = None
     """Where `aorta_path` is cloned from if it is not there."""
+    revision: str | None = None
+    """Branch, tag or commit that `aorta_path` must be at."""
     container: ContainerPlan | None = None
     rccl_build: RcclBuild | None = None
     analyses: tuple[AnalysisStep, ...] = ()
@@ -187,6 +194,8 @@ class Limits(Frozen):
     """After the first node ended well: it has seen all workers end, so the others are about to end, too."""
     stall: float | None = None
     """Without a new line or step: how long before it is looked into and ended; None: never."""
+    analysis: float = 1800
+    """All analyses of one node, after the job."""
     transfer: float = 600
     """Collection from one node."""
     teardown: float = 60
@@ -208,6 +217,8 @@ class LaunchPlan(Frozen):
     collect_traces: bool
     checks: dict[str, float]
     """Limits on the measured values; the evidence is always checked."""
+    min_nodes: int | None = None
+    """With how many of its nodes the job may do, where some are unfit; None: with no less than all."""
     max_parallel: int
     """Nodes that are worked on at once."""
     nodes: tuple[NodePlan, ...]
@@ -226,7 +237,7 @@ class LaunchPlan(Frozen):
 def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = None) -> LaunchPlan:
     """The launch plan of the Aorta benchmark; without `site` as far as it can be told on paper."""
     site = site or Site()
-    topology = topology_of(cluster)
+    topology = topology_of(cluster, site.excluded)
     rendezvous = Rendezvous(
         address=bench.multi_node.master_addr or topology.head.vpc_ip,
         port=site.other_port or bench.multi_node.master_port or site.master_port,
@@ -253,6 +264,7 @@ def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = N
         ),
         collect_traces=bench.multi_node.collect_traces,
         checks=bench.expected_results.limits(),
+        min_nodes=bench.multi_node.min_nodes,
         max_parallel=cluster.max_parallel,
         nodes=nodes,
     )
@@ -276,7 +288,9 @@ class _NodePlanner:
         self.rendezvous = rendezvous
         self.num_nodes = num_nodes
         wanted = bench.multi_node.master_launch_mode
-        automatic: Literal["script", "torchrun"] = "script" if num_nodes == 1 else "torchrun"
+        # By the file: the job is started in the same way where a node is left out.
+        one = len(cluster.node_dict) == 1
+        automatic: Literal["script", "torchrun"] = "script" if one else "torchrun"
         self.mode = automatic if wanted == "auto" else wanted
         self.in_container = bench.runtime == "docker"
         self.builds_rccl = self.in_container and not bench.skip_rccl_build
@@ -287,7 +301,8 @@ class _NodePlanner:
         copied = self.cluster.transport == "local" and bench.runtime == "process"
         aorta_path = f"{self.site.nodes_dir}/{node.name}/aorta" if copied else bench.aorta_path
         workdir = bench.container_mount_path if self.in_container else aorta_path
-        out_dir = f"{workdir}/.cvs/{self.site.run_id}"
+        # Of this node alone, also where all nodes see one folder.
+        out_dir = f"{workdir}/.cvs/{self.site.run_id}/{_file_name(node.name)}"
         script = self.mode == "script"
         return NodePlan(
             node_rank=node.node_rank,
@@ -304,6 +319,7 @@ class _NodePlanner:
             required_files=self._required_files(),
             torch_python=None if self.in_container else self._torch_python(node),
             clone_url=bench.aorta_clone_url if bench.aorta_auto_clone else None,
+            revision=bench.aorta_revision,
             container=self._container() if self.in_container else None,
             rccl_build=self._rccl_build(workdir) if self.builds_rccl else None,
             analyses=tuple(self._analyses(workdir)),
@@ -456,7 +472,7 @@ class _NodePlanner:
             shm_size=docker.shm_size,
             network_mode=docker.network_mode,
             privileged=docker.privileged,
-            devices=(*(("/dev/kfd", "/dev/dri") if rocm else ()), *docker.devices),
+            devices=(*(ROCM_DEVICES if rocm else ()), *docker.devices),
             all_gpus=bench.accelerator == "cuda",
             groups=(*(("video", "render") if rocm else ()), *docker.group_add),
             mounts=(
@@ -464,6 +480,11 @@ class _NodePlanner:
                 *(tuple(volume.split(":")) for volume in docker.volumes),
             ),
         )
+
+
+def _file_name(node: str) -> str:
+    """An IPv6 address has characters that paths in lists (PATH and its like) cannot hold."""
+    return re.sub(r"[^\w.-]", "_", node)
 
 
 def _labelled(variables: dict[str, str], source: str) -> dict[str, Variable]:

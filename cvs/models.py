@@ -54,6 +54,8 @@ class Holder(Frozen):
     """Where its cvs runs."""
     since: str
     """UTC, ISO 8601, to the second."""
+    machine: str = ""
+    """Where a folder was taken: a mark of that machine, which several of its names share."""
 
     def __str__(self) -> str:
         return f"run {self.run_id} of {self.user}@{self.host}, since {self.since}"
@@ -148,6 +150,8 @@ class RunResult(Frozen):
     nodes: tuple[NodeResult, ...] = ()
     files: tuple[TraceFile, ...] = ()
     failure: Failure | None = None
+    excluded: dict[str, str] = Field(default_factory=dict)
+    """Nodes of the cluster file that took no part, and why; none of the counts has them."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -407,6 +411,8 @@ class BenchmarkResult(Frozen):
     job_started: bool = False
     """Whether the job is known to have been started on any node."""
     failure: Failure | None = None
+    excluded: dict[str, str] = Field(default_factory=dict)
+    """As in the run."""
     warnings: tuple[str, ...] = ()
 
     @property

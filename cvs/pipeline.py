@@ -85,6 +85,7 @@ def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
         aggregates=aggregates(parsed.ranks),
         job_started=any(node.exit_code is not None or node.stopped_by_cvs for node in run.nodes),
         failure=run.failure,
+        excluded=run.excluded,
         warnings=run.warnings,
     )
     folder.save_result(result)

@@ -94,7 +94,6 @@ class Suite:
         self._measured = None
         self.__dict__.pop("folder", None)
         runner = self.runner()
-        runner.refuse_unsupported()
         folder = new_run_folder(self._runs_dir, self.benchmark.suite)
         with self._uncaptured():
             try:
@@ -105,7 +104,8 @@ class Suite:
 
     def _execute(self, runner: BaseRunner, folder: RunFolder) -> RunResult:
         try:
-            return runner.execute(folder, wait=self._config.getoption("wait"))
+            option = self._config.getoption
+            return runner.execute(folder, wait=option("wait"), preflight=not option("no_preflight"))
         finally:
             # A run that was refused leaves none.
             self._own_run = folder if folder.is_recorded else None
@@ -272,6 +272,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=seconds_to_wait,
         default=0,
         help="how long to wait for nodes that another run holds (default: refuse at once)",
+    )
+    group.addoption(
+        "--no_preflight",
+        "--no-preflight",
+        action="store_true",
+        help="start the job without a look at what the nodes have and reach (cvs doctor)",
     )
 
 

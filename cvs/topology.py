@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cvs.config import ClusterConfig
@@ -30,9 +31,13 @@ class Topology:
         return self.nodes[0]
 
 
-def topology_of(cluster: ClusterConfig) -> Topology:
-    """Node ranks of a cluster: the head is 0, the others follow in the order of the file."""
-    names = [cluster.head, *(name for name in cluster.node_dict if name != cluster.head)]
+def topology_of(cluster: ClusterConfig, without: Collection[str] = ()) -> Topology:
+    """Node ranks of a cluster: the head is 0, the others follow in the order of the file.
+
+    Nodes that the job goes on `without` have none; the first of the others is the head where that is one.
+    """
+    every = [cluster.head, *(name for name in cluster.node_dict if name != cluster.head)]
+    names = [name for name in every if name not in without]
     return Topology(
         tuple(NodeAddress(rank, name, cluster.node_dict[name].vpc_ip) for rank, name in enumerate(names))
     )

@@ -11,7 +11,7 @@ import pytest
 
 OPTIONS = (
     *("--cluster_file", "--config_file", "--runs_dir", "--run_dir", "--training_overrides", "--wait"),
-    *("--dry-run", "--json"),
+    *("--no_preflight", "--dry-run", "--json"),
 )
 """Of cvs itself, each in one spelling."""
 _LOOKING = ("help", "version", "collectonly", "showfixtures", "show_fixtures_per_test", "markers")

@@ -41,6 +41,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--training_overrides", "--training-overrides", metavar="'KEY=VALUE …'", help="for the trainer"
     )
     parser.add_argument("--wait", metavar="SECONDS", help="how long to wait for nodes that another run holds")
+    parser.add_argument(
+        "--no_preflight", "--no-preflight", action="store_true", help="without the checks of `cvs doctor`"
+    )
     parser.add_argument("--dry-run", "--dry_run", action="store_true", help="show the plan, run nothing")
     parser.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON")
 
@@ -152,7 +155,6 @@ def _dry_run(suite: str, module: Path, words: list[str]) -> int:
     from importlib import import_module
 
     from cvs.commands._words import missing_files, nearest_option
-    from cvs.errors import ConfigError
     from cvs.plugin import DEFAULT_RUNS_DIR, Benchmark, parse_overrides, seconds_to_wait
     from cvs.reports.plan_text import plan_text
 
@@ -164,6 +166,7 @@ def _dry_run(suite: str, module: Path, words: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--run_dir", "--run-dir")
     parser.add_argument("--wait", type=seconds_to_wait)
+    parser.add_argument("--no_preflight", "--no-preflight", action="store_true")
     parser.add_argument("--dry-run", "--dry_run", action="store_true")
     arguments, others = parser.parse_known_args(words)
     for word in others:
@@ -178,10 +181,6 @@ def _dry_run(suite: str, module: Path, words: list[str]) -> int:
     runner = benchmark.runner(cluster, bench.with_overrides(parse_overrides(arguments.training_overrides)))
     plan = runner.plan_on_paper(Path(arguments.runs_dir).resolve() / suite / "nodes")
     notes = runner.validate_config()
-    try:
-        runner.refuse_unsupported()
-    except ConfigError as error:
-        notes = [*notes, *error.problems]
     if arguments.json:
         print(plan.model_dump_json(indent=2), flush=True)
     else:

@@ -28,6 +28,8 @@ from cvs.config.scalars import (
     UserPort,
 )
 
+_REVISION = re.compile(r"\w[\w.+@/-]*")
+
 
 class _AortaModel(ConfigModel):
     """An unknown key in the benchmark file is an error: a misspelt limit would silently limit nothing."""
@@ -49,6 +51,12 @@ def _inside(path: str) -> str:
     if path.startswith("/") or ".." in parts or not parts:
         raise ValueError(f"{path!r} is no path inside aorta_path (relative, without ..)")
     return path
+
+
+def _revision(name: str) -> str:
+    if not _REVISION.fullmatch(name) or ".." in name:
+        raise ValueError(f"{name!r} is no branch, tag or commit")
+    return name
 
 
 def _override_key(key: str) -> str:
@@ -73,6 +81,8 @@ def _volume(text: str) -> str:
 AbsolutePath = Annotated[Text, AfterValidator(_absolute)]
 InsidePath = Annotated[Text, AfterValidator(_inside)]
 """Relative to `aorta_path`, and below it."""
+Revision = Annotated[Name, AfterValidator(_revision)]
+"""A branch, tag or commit of git, by its name; no expression that leads to one."""
 
 
 class Docker(_AortaModel):
@@ -164,11 +174,19 @@ class MultiNode(_AortaModel):
     """How long nodes wait for each other at the rendezvous."""
     grace_seconds: Annotated[Integer, Field(ge=0, le=MOST_SECONDS)] = 15
     """After a node failed: how long the others may end by themselves."""
+    on_node_failure: Literal["fail", "exclude"] = "fail"
+    """What becomes of the run where a node turns out to be unfit before the job starts."""
+    min_nodes: Optional[Count] = None
+    """With `exclude`: without so many nodes the run fails."""
     extra_env: EnvVars = Field(default_factory=dict)
     collect_traces: Switch = True
 
     def misfits(self) -> Iterator[Problem]:
-        """Options that cvs sets itself."""
+        """Options that cvs sets itself, and keys that need each other."""
+        if self.on_node_failure == "exclude" and self.min_nodes is None:
+            yield Problem(("multi_node", "on_node_failure"), "exclude needs min_nodes")
+        if self.on_node_failure == "fail" and self.min_nodes is not None:
+            yield Problem(("multi_node", "min_nodes"), "has an effect only with on_node_failure: exclude")
         yield from _repeated(
             self.extra_torchrun_args, "extra_torchrun_args", TORCHRUN_OPTIONS, TORCHRUN_LETTERS
         )
@@ -205,6 +223,8 @@ class AortaConfig(_AortaModel):
     aorta_path: AbsolutePath
     aorta_auto_clone: Switch = False
     aorta_clone_url: Optional[Name] = None
+    aorta_revision: Optional[Revision] = None
+    """What `aorta_path` must be at: a branch, tag or commit; what is cloned is checked out at it."""
     container_mount_path: AbsolutePath = "/mnt"
     base_config: InsidePath = "config/distributed.yaml"
     training_overrides: dict[Annotated[str, AfterValidator(_override_key)], OverrideValue] = Field(

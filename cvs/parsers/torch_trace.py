@@ -32,6 +32,7 @@ from cvs.models import (
 from cvs.parsers import trace_files
 from cvs.parsers.trace_document import TraceDocument, read_document
 from cvs.parsers.trace_files import Entry, listed
+from cvs.rank_paths import rank_folder
 
 ONE_RUN_NS = 10 * 60 * 10**9
 """Windows of one run start within it of each other."""
@@ -277,7 +278,7 @@ def trace_set_of(
     if not given.exists():
         raise TraceError(f"{given}: no such file or folder")
     root = given if given.is_dir() else given.parent
-    if trace_files.rank_folder(f"{root.name}/file"):
+    if rank_folder(f"{root.name}/file"):
         root = root.parent  # so that the paths in the set still name the rank
     files = _files_below(given) if given.is_dir() else [given]
     return TraceSet(

@@ -6,7 +6,6 @@ its place where several files claim to be it.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ from pathlib import PurePosixPath
 from cvs.models import LeftOut, Quality, TraceFile
 from cvs.parsers.trace_document import TraceDocument
 from cvs.parsers.trace_text import NO_TRACE_EVENTS
+from cvs.rank_paths import rank_folder, rank_in_name
 
 SUFFIXES = (".json", ".json.gz")
 """How a trace on disk is named."""
 
-_RANK_FOLDER = re.compile(r"rank[_-]?([0-9]{1,9})")
-_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 _KINETO_NAMES = (".pt.trace.json", ".pt.trace.json.gz")
 
 
@@ -54,21 +52,6 @@ class Chosen:
 
 
 # --- by path ----------------------------------------------------------------------------------------------
-
-
-def rank_folder(path: str) -> tuple[str, int] | None:
-    """The folder `rank<R>`, `rank_<R>` or `rank-<R>` that a file lies in, the nearest one, and its R."""
-    for folder in PurePosixPath(path).parents:
-        match = _RANK_FOLDER.fullmatch(folder.name)
-        if match:
-            return str(folder), int(match[1])
-    return None
-
-
-def rank_in_name(path: str) -> int | None:
-    """R where the file's own name holds exactly one `rank<R>`, not after a letter; else None."""
-    found = _RANK_IN_NAME.findall(PurePosixPath(path).name)
-    return int(found[0]) if len(found) == 1 else None
 
 
 def candidates(files: Iterable[TraceFile]) -> tuple[list[TraceFile], list[LeftOut]]:

@@ -40,6 +40,7 @@ def json_report(result: BenchmarkResult, limits: ExpectedResults, manifest: Mani
         "missing_ranks": result.parse.missing_ranks,
         "per_rank_summary": [_rank(rank) for rank in result.per_rank_metrics],
         "nodes": [node.model_dump(mode="json") for node in manifest.run.nodes],
+        "excluded": result.excluded,
         "failure": result.failure and result.failure.model_dump(mode="json"),
         "warnings": [*result.warnings, *result.parse.warnings],
         "left_out": [left.model_dump() for left in result.parse.left_out],

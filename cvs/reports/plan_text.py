@@ -1,14 +1,20 @@
-"""A launch plan for people: everything that would happen on every node."""
+"""A launch plan for people: everything that would happen on every node.
+
+A path is followed by the side on which it lies: here (where cvs runs), on the node, or in the container.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from cvs.launch import ContainerPlan, LaunchPlan, Limits, NodePlan
+from cvs.launch import Connection, ContainerPlan, LaunchPlan, Limits, NodePlan, RcclBuild
 
 _COLLECTED = "torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, tracelens_analysis/**"
 _NOTHING = "nothing (multi_node.collect_traces: false)"
+_HERE, _ON_NODE, _INSIDE = "[here]", "[on the node]", "[in the container]"
+_LINK = "; an aorta_path that is here, too, gets a link to it: combined_traces"
 
 
 def plan_text(plan: LaunchPlan, ways: Mapping[str, str]) -> str:
@@ -32,6 +38,7 @@ def _job(plan: LaunchPlan) -> Iterator[str]:
     yield f"  limits       {_limits(plan.limits)}"
     yield f"  side by side {_count(plan.max_parallel, 'node')}"
     yield f"  collected    {_COLLECTED if plan.collect_traces else _NOTHING}"
+    yield f"  kept         in the run's folder {_HERE}{_LINK if plan.collect_traces else ''}"
     yield f"  checked      {', '.join(checks)}"
 
 
@@ -50,6 +57,7 @@ def _limits(limits: Limits) -> str:
         "stall": limits.stall,
         "shutdown": limits.shutdown,
         "after the first end": limits.after_first_end,
+        "analysis": limits.analysis,
         "collection": limits.transfer,
         "teardown": limits.teardown,
     }
@@ -63,18 +71,18 @@ def _count(number: int, what: str) -> str:
 
 
 def _node(node: NodePlan, plan: LaunchPlan, way: str) -> Iterator[str]:
+    there = _HERE if node.connection.transport == "local" else _ON_NODE
+    inside = _INSIDE if node.container else there
     yield f"{node.node}: node rank {node.node_rank}{' (head)' if node is plan.head else ''}"
-    yield f"  reached      {way}"
+    yield f"  reached      {way}{_files(node.connection)}"
     yield f"  vpc_ip       {node.vpc_ip}"
-    yield f"  aorta_path   {node.aorta_path}{_origin(node)}"
-    yield f"  must exist   {', '.join(node.required_files)}"
+    yield f"  aorta_path   {node.aorta_path} {there}{_origin(node)}"
+    yield f"  must exist   below aorta_path: {', '.join(node.required_files)}"
     if node.container:
-        yield from _container(node.container)
-    if node.rccl_build:
-        build = node.rccl_build
-        source = f"{build.clone_url} {build.branch}"
-        yield f"  builds RCCL  {source} in {build.build_path}: {shlex.join(build.argv)}"
-    yield f"  works in     {node.workdir}"
+        yield from _container(node.container, there)
+        if node.rccl_build:
+            yield f"  builds RCCL  {_rccl(node.rccl_build, node.container, there)}"
+    yield f"  works in     {node.workdir} {inside}"
     yield f"  runs         {shlex.join(node.argv)}"
     for step in node.analyses:
         once = " (unless it is there)" if step.skip_if_exists else ""
@@ -85,18 +93,42 @@ def _node(node: NodePlan, plan: LaunchPlan, way: str) -> Iterator[str]:
         yield f"    {f'{variable.name}={variable.value}':{width}}  [{variable.source}]"
 
 
+def _files(connection: Connection) -> str:
+    """Where the files lie that the way to a node is told with."""
+    if connection.transport == "local":
+        return ""
+    config = f", ssh config {connection.ssh_config}" if connection.ssh_config else ""
+    return f"{config} {_HERE}"
+
+
 def _origin(node: NodePlan) -> str:
-    if node.copied_from:
-        return f", a copy of {node.copied_from}"
-    return f", cloned from {node.clone_url} if it is not there" if node.clone_url else ""
+    copied = f", a copy of {node.copied_from} {_HERE}" if node.copied_from else ""
+    cloned = f", cloned from {node.clone_url} if it is not there" if node.clone_url else ""
+    return f"{copied}{cloned}{f', at {node.revision}' if node.revision else ''}"
 
 
-def _container(container: ContainerPlan) -> Iterator[str]:
-    loaded = f", loaded from {container.image_tar}" if container.image_tar else ""
+def _rccl(build: RcclBuild, container: ContainerPlan, there: str) -> str:
+    outside = _outside(build.build_path, container.mounts)
+    lies = f", which is {outside} {there}" if outside else ", and gone with it"
+    where = f"{build.build_path} {_INSIDE}{lies}"
+    return f"{build.clone_url} {build.branch} in {where}: {shlex.join(build.argv)}"
+
+
+def _outside(path: str, mounts: Iterable[Sequence[str]]) -> str | None:
+    """Where what lies at `path` in the container lies outside of it; None: nowhere."""
+    found = [(target, source) for source, target, *_ in mounts if PurePosixPath(path).is_relative_to(target)]
+    if not found:
+        return None
+    target, source = max(found)  # of those around the path, the longest is the innermost
+    return str(PurePosixPath(source) / PurePosixPath(path).relative_to(target))
+
+
+def _container(container: ContainerPlan, there: str) -> Iterator[str]:
+    loaded = f", loaded from {container.image_tar} {there}" if container.image_tar else ""
     yield f"  container    {container.name}-…, image {container.image}, pull {container.pull}{loaded}"
     mounts = ", ".join(
-        f"{here} at {there}{''.join(f' ({option})' for option in options)}"
-        for here, there, *options in container.mounts
+        f"{outside} {there} at {inside} {_INSIDE}{''.join(f' ({option})' for option in options)}"
+        for outside, inside, *options in container.mounts
     )
     yield f"    mounts     {mounts}"
     groups = ", ".join(container.groups) or "none"

@@ -33,6 +33,7 @@ def _report(result: BenchmarkResult, limits: ExpectedResults) -> RenderableType:
         _ranks(result),
         _averages(result),
         f"coverage: {coverage(result.parse)}",
+        *(f"[yellow]left out:[/] {_plain(node)}: {_plain(why)}" for node, why in result.excluded.items()),
         *(f"[yellow]warning:[/] {_plain(text)}" for text in (*result.warnings, *result.parse.warnings)),
         *_left_out(result),
         *_verdict(result, limits),
@@ -103,7 +104,8 @@ def _verdict(result: BenchmarkResult, limits: ExpectedResults) -> Iterator[str]:
         if violation.name == EVIDENCE:
             yield f"[red]{EVIDENCE}:[/] {_plain(violation.message)}"
     word = verdict_of(violations)
-    yield f"verdict: [bold {'green' if word == 'good' else 'red'}]{word}[/]"
+    without = f", without {_plain(', '.join(result.excluded))}" if result.excluded else ""
+    yield f"verdict: [bold {'green' if word == 'good' else 'red'}]{word}[/]{without}"
 
 
 def _value(found: Measured) -> str:

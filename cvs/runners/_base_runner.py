@@ -11,7 +11,7 @@ import random
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
@@ -24,10 +24,12 @@ from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site
 from cvs.models import Accelerator, Failure, Holder, RunResult, RunStatus
+from cvs.preflight import Finding, bad, table
 from cvs.run_folder import Manifest, RunFolder
 from cvs.runners._fanout import Outcome, side_by_side
 from cvs.runners._interrupts import Interrupts
 from cvs.runners._node import Console, RunNode
+from cvs.runners._preflight import Preflight
 from cvs.runners._stall import Stall
 from cvs.runners._watch import Watch
 from cvs.runtime.base import Runtime
@@ -69,6 +71,31 @@ class RunConfig(Protocol):
         """Every key with its value, without secrets."""
 
 
+def _as_it_is(plan: LaunchPlan) -> LaunchPlan:
+    """The plan without what would fetch or make something on a node."""
+    nodes = (
+        node.model_copy(
+            update={
+                "clone_url": None,
+                "rccl_build": None,
+                "container": node.container and node.container.model_copy(update={"pull": "never"}),
+            }
+        )
+        for node in plan.nodes
+    )
+    return plan.model_copy(update={"nodes": tuple(nodes)})
+
+
+def each_once(told: Iterable[str]) -> str:
+    """Several reasons in one line; what one has said already, or a part of it, another does not say again."""
+    parts: list[str] = []
+    for text in told:
+        for part in text.split("; "):
+            if not any(part in earlier for earlier in parts):
+                parts.append(part)
+    return "; ".join(parts)
+
+
 def _print(line: str) -> None:
     # Where nobody reads any more (a closed pipe), the logs still have every line.
     with suppress(OSError, ValueError):
@@ -107,6 +134,9 @@ class BaseRunner(ABC):
         self._why: str | None = None
         self._port_is_taken = False
         self._stall: Stall | None = None
+        self._excluded: dict[str, str] = {}
+        """Nodes that were unfit, and why, without which the job goes on."""
+        self._preflight: Preflight | None = None
         self._status = RunStatus.PENDING
 
     @abstractmethod
@@ -137,19 +167,20 @@ class BaseRunner(ABC):
         on_the_way = dict.fromkeys(warning for way in self.ways.values() for warning in way.warnings)
         return [*self.cluster.warnings(), *on_the_way]
 
-    def execute(self, folder: RunFolder, *, wait: float = 0) -> RunResult:
+    def execute(self, folder: RunFolder, *, wait: float = 0, preflight: bool = True) -> RunResult:
         """The whole run, recorded in `folder` from its first moment to its last, whatever happens.
 
-        A run that goes wrong is a result, not an error.
+        A run that goes wrong is a result, not an error. With `preflight` every node is looked at before
+        anything is prepared there, and again before the job starts.
 
-        Raises: ConfigError: the files ask for what this version lacks, or the ssh configuration cannot be
-        used; EnvironmentFault: something that the run needs is missing here; NodeInUse: another run holds a
-        node, even after `wait` seconds. Nothing was touched then, and `folder` is gone.
+        Raises: ConfigError: the ssh configuration cannot be used; EnvironmentFault: something that the run
+        needs is missing here; NodeInUse: another run holds a node, even after `wait` seconds. Nothing was
+        touched then, and `folder` is gone.
         KeyboardInterrupt: on Ctrl-C, SIGTERM or SIGHUP, after everything was stopped, collected (a second
         signal skips that) and recorded; before the nodes were ours, nothing was touched, either.
         """
+        self._preflight = Preflight(self.cluster.max_parallel) if preflight else None
         try:
-            self.refuse_unsupported()
             self._make_nodes(folder)
         except CvsError:
             folder.discard()
@@ -169,11 +200,43 @@ class BaseRunner(ABC):
             raise KeyboardInterrupt
         return self._result()
 
-    def refuse_unsupported(self) -> None:  # noqa: B027  (most benchmarks have nothing to refuse)
-        """Refuse, by name, what can be planned but not yet carried out.
+    def doctor(self, folder: RunFolder) -> list[Finding]:
+        """Only the checks, on nodes held meanwhile: nothing is pulled, cloned or built, and nothing is left.
 
-        Raises: ConfigError: the files ask for such a thing.
+        What a run would fetch first is a warning; what can be seen only after that is not looked at then.
+
+        Raises: as `execute`, but for `NodeInUse`: a node that another run holds is a warning, too.
         """
+        checks = Preflight(self.cluster.max_parallel)
+        self._make_nodes(folder)
+        with Interrupts():
+            try:
+                self._find_python()
+                held = self._hold_for_checks(checks)
+                checks.before(self.plan, self._nodes)
+                ready = checks.complete(held)
+                self._adjust = _as_it_is
+                self._replan()
+                ready = checks.prepare(ready, self.plan.limits.total)
+                checks.ready(self.plan, ready)
+                if len(ready) == len(self._nodes):
+                    self._replan(master_port=self._free_port())
+                    checks.meet(self.plan, ready)
+            finally:
+                self._on_all(RunNode.leave, "leaving the nodes", self.plan.limits.teardown)
+        return checks.findings
+
+    def _hold_for_checks(self, checks: Preflight) -> list[RunNode]:
+        """The nodes that are not another run's."""
+        held = []
+        for outcome in self._hold_all():
+            if isinstance(outcome.error, NodeInUse):
+                checks.warn(outcome.node, "reach", str(outcome.error))
+            elif outcome.error:
+                outcome.node.note(outcome.error)
+            else:
+                held.append(outcome.node)
+        return held
 
     def _make_nodes(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -212,16 +275,8 @@ class BaseRunner(ABC):
 
     def _try_to_hold(self) -> str | None:
         """Who else holds which node; None where all are ours, or can be reached by nobody."""
-        me = Holder(
-            run_id=self._folder.run_id,
-            user=user_name(),
-            host=socket.gethostname(),
-            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        )
         busy = []
-        for outcome in self._side_by_side(
-            lambda node: node.hold(me), "taking the node", self.plan.limits.teardown
-        ):
+        for outcome in self._hold_all():
             if isinstance(outcome.error, NodeInUse):
                 busy.append(str(outcome.error))
             elif outcome.error:
@@ -230,6 +285,15 @@ class BaseRunner(ABC):
                 self._warnings.append(outcome.value)
                 self.console(f"cvs | {outcome.value}")
         return "; ".join(busy) or None
+
+    def _hold_all(self) -> list[Outcome[RunNode, str | None]]:
+        me = Holder(
+            run_id=self._folder.run_id,
+            user=user_name(),
+            host=socket.gethostname(),
+            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+        return self._side_by_side(lambda node: node.hold(me), "taking the node", self.plan.limits.teardown)
 
     def _let_go(self) -> None:
         for node in self._nodes:
@@ -245,6 +309,8 @@ class BaseRunner(ABC):
             self._record()
             self.setup()
             self.run()
+            if self._status is RunStatus.COMPLETED:
+                self.analyse()
         except CvsError as error:
             self._status, self._why = RunStatus.FAILED, str(error)
 
@@ -262,12 +328,15 @@ class BaseRunner(ABC):
             node.rebind(self.plan)
 
     def _node(self, plan: NodePlan) -> RunNode:
-        transport = transport_to(plan.node, self.cluster)
+        transport = self._transport(plan)
         return RunNode(plan, self.plan, transport, self._runtime(plan, transport), self._folder)
+
+    def _transport(self, plan: NodePlan) -> Transport:
+        return transport_to(plan.node, self.cluster)
 
     def _runtime(self, plan: NodePlan, transport: Transport) -> Runtime:
         if plan.container is None:
-            return ProcessRuntime(plan, transport)
+            return ProcessRuntime(plan, transport, self.console)
         return DockerRuntime(plan, transport, self.console)
 
     def setup(self) -> None:
@@ -275,17 +344,93 @@ class BaseRunner(ABC):
 
         Raises: RunError: some could not be; names each and why.
         """
-        if self.cluster.transport == "local" and self.config.runtime == "process":
-            self._replan(torch_python=find_torch_python())
-        if not self._errors():
-            self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
-        if errors := self._errors():
-            raise RunError(f"set-up failed: {errors}")
+        self._find_python()
+        self._check(lambda checks: checks.before(self.plan, self._nodes))
+        self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
+        self._settle([])
+        self._on_all(RunNode.find_sharing, "a look at the folders", self.plan.limits.transfer)
+        self._build()
+        self._settle([])
+        self._check(lambda checks: checks.ready(self.plan, self._nodes))
         found = [
             *(text for node in self._nodes for text in node.runtime.warnings),
             *self.examine(self._nodes[0]),
         ]
         self._warnings += [warning for warning in found if warning not in self._warnings]
+
+    def _build(self) -> None:
+        """On every node; where nodes share a folder one builds, and the others find it built."""
+        deadline = self._clock + self.plan.limits.total
+        for do_first in (True, False):
+            some = [node for node in self._nodes if node.is_first is do_first and not node.errors]
+            for outcome in side_by_side(
+                some,
+                lambda node: node.build(deadline),
+                what="the build",
+                timeout=max(deadline - time.monotonic(), 1),
+                at_most=self.cluster.max_parallel,
+            ):
+                if outcome.error:
+                    outcome.node.note(outcome.error)
+
+    def _find_python(self) -> None:
+        """Have the interpreter of local nodes in the plan."""
+        if self.cluster.transport == "local" and self.config.runtime == "process":
+            self._replan(torch_python=find_torch_python())
+
+    def _check(self, look: Callable[[Preflight], None]) -> None:
+        """Have a look at the nodes, and go on with those that are fit for the job, if that may be.
+
+        Raises: RunError: some are not; names each and why.
+        """
+        found: list[Finding] = []
+        if self._preflight is not None:
+            seen = len(self._preflight.findings)
+            look(self._preflight)
+            found = self._preflight.findings[seen:]
+            warnings = [str(finding) for finding in found if finding.status == "warning"]
+            self._warnings += [warning for warning in warnings if warning not in self._warnings]
+        self._settle(found)
+
+    def _settle(self, found: list[Finding]) -> None:
+        """Go on with the nodes that nothing is wrong with, if that may be."""
+        for node in self._nodes:
+            told = [finding for finding in bad(found) if finding.node == node.name]
+            # Some are of errors that are noted already.
+            node.errors += [str(each) for each in told if not {str(each), each.text} & {*node.errors}]
+        if unfit := [node for node in self._nodes if node.errors]:
+            if self._preflight is not None:
+                names = [node.name for node in self._nodes]
+                for line in table(names, self._preflight.findings).splitlines():
+                    self.console(f"cvs | {line}")
+            self._go_on_without(unfit)
+
+    def _go_on_without(self, unfit: list[RunNode]) -> None:
+        """Leave nodes out where the files let the job do with the others.
+
+        Raises: RunError: they do not.
+        """
+        rest = [node for node in self._nodes if node not in unfit]
+        least, named = self.plan.min_nodes, self._named_rendezvous()
+        if least is None or len(rest) < least:
+            few = "" if least is None else f"; {len(rest)} nodes are left, and min_nodes is {least}"
+            raise RunError(f"set-up failed: {self._errors()}{few}")
+        if named and self._nodes[0] in unfit:
+            raise RunError(f"set-up failed: {self._errors()}; the head, which {named} names, is not left out")
+        for node in unfit:
+            self._excluded[node.name] = "; ".join(node.errors)
+            self.console(f"cvs | going on without {self._excluded[node.name]}")
+        for outcome in side_by_side(
+            unfit, RunNode.leave, what="leaving the node", timeout=self.plan.limits.teardown
+        ):
+            if outcome.error and str(outcome.error) not in outcome.node.errors:
+                self._warnings.append(str(outcome.error))
+        self._nodes = rest
+        self._replan(excluded=tuple(self._excluded))
+
+    def _named_rendezvous(self) -> str | None:
+        """The key that names where the nodes meet, whichever of them is the head."""
+        return None
 
     def examine(self, _head: RunNode) -> list[str]:
         """Warnings that only a node that is ready can give; a benchmark may have some."""
@@ -305,6 +450,7 @@ class BaseRunner(ABC):
         """
         if self.plan.rendezvous.port is None:
             self._replan(master_port=self._free_port())
+        self._check(lambda checks: checks.meet(self.plan, self._nodes))
         self._launch()
         if self._port_is_taken:
             self._start_over()
@@ -358,6 +504,14 @@ class BaseRunner(ABC):
     def _port_alarm(self) -> str | None:
         # The others must not wait: they may have met whoever has the port.
         return "the rendezvous port is taken" if self._port_is_taken else None
+
+    def analyse(self) -> None:
+        """Have what the job left analysed where it lies; what goes wrong there is a warning."""
+        if not any(node.plan.analyses for node in self._nodes):
+            return
+        self.console("cvs | the job has ended well; what it left is analysed on the nodes")
+        for outcome in self._side_by_side(RunNode.analyse, "analysis", self.plan.limits.analysis + 60):
+            self._warnings += outcome.value or ([str(outcome.error)] if outcome.error else [])
 
     def collect(self) -> None:
         """Bring everything home from every node; one node's failure costs no other's."""
@@ -433,6 +587,7 @@ class BaseRunner(ABC):
             nodes=tuple(node.result() for node in self._nodes),
             files=tuple(file for node in self._nodes for file in node.files),
             failure=self._failure() if over else None,
+            excluded={name: why.removeprefix(f"{name}: ") for name, why in self._excluded.items()},
             warnings=tuple(self._warnings),
         )
 
@@ -449,8 +604,4 @@ class BaseRunner(ABC):
             return None
         first = self._first_failure()
         told = [first.reason if first else None, self._why, *self._errors_of_nodes()]
-        reasons: list[str] = []
-        for text in told:
-            if text and not any(text in earlier for earlier in reasons):
-                reasons.append(text)
-        return (first or Failure(reason="")).model_copy(update={"reason": "; ".join(reasons)})
+        return (first or Failure(reason="")).model_copy(update={"reason": each_once(filter(None, told))})

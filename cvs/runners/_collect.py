@@ -7,6 +7,7 @@ inode). Each is verified by the digest that the node itself takes.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from cvs.models import CommandResult, TraceFile
 from cvs.runners._fanout import Beside
 from cvs.transport.base import Transport, recordable
 
+_PROFILER, _ANALYSIS = "torch_profiler", "tracelens_analysis"
 _BESIDE = re.compile(r"rank_\d+_metrics\.jsonl|rank_?\d+\.log")
 """What counts beside a `torch_profiler` folder; and everything below `tracelens_analysis` there."""
 _FIND = (
@@ -84,6 +86,17 @@ def listing(transport: Transport, folder: str, *, timeout: float) -> Listing:
     return Listing(_each_once(files), problems)
 
 
+def output_folders(now: Listing, before: Listing) -> dict[str, bool]:
+    """Folders that a job has written traces into, and whether an analysis has left workbooks there."""
+    traces = (path.split("/") for path in now.new_since(before) if _PROFILER in path.split("/"))
+    folders = sorted({"/".join(parts[: parts.index(_PROFILER)]) for parts in traces})
+    workbooks = [path for path in now.files if path.endswith(".xlsx")]
+    return {
+        folder: any(path.startswith(f"{PurePosixPath(folder, _ANALYSIS)}/") for path in workbooks)
+        for folder in folders
+    }
+
+
 def _complaints(found: CommandResult, folder: str, node: str) -> list[str]:
     """What find could not look at, and why; its exit code tells whether it complained at all.
 
@@ -102,11 +115,11 @@ def _complaints(found: CommandResult, folder: str, node: str) -> list[str]:
 
 def _is_of_interest(path: str, homes: set[str]) -> bool:
     file = PurePosixPath(path)
-    if "torch_profiler" in file.parts[:-1]:
+    if _PROFILER in file.parts[:-1]:
         return True
     if str(file.parent) in homes and _BESIDE.fullmatch(file.name):
         return True
-    return any(parent.name == "tracelens_analysis" and str(parent.parent) in homes for parent in file.parents)
+    return any(parent.name == _ANALYSIS and str(parent.parent) in homes for parent in file.parents)
 
 
 def _each_once(files: dict[str, tuple[str, str, str]]) -> dict[str, tuple[str, str, str]]:
@@ -122,11 +135,31 @@ def bring_home(
 ) -> tuple[list[TraceFile], list[str]]:
     """Fetch files from below `folder` on the node to below `into`; one that does not come costs no other.
 
+    What did not come is asked for once more: the connection may have been lost.
+
     Returns: the files that arrived as they left the node, and what went wrong with the others, in words.
     Raises: TransportError: the node cannot be asked.
     """
-    if not paths:
-        return [], []
+    deadline = time.monotonic() + timeout
+    files: dict[str, TraceFile] = {}
+    problems: list[str] = []
+    for is_last in (False, True):
+        late = [path for path in paths if path not in files]
+        if not late:
+            break
+        try:
+            left = max(round(deadline - time.monotonic()), 1)
+            came, problems = _brought(transport, folder, late, into, node_rank, timeout=left)
+            files |= came
+        except TransportError:
+            if is_last:
+                raise
+    return [files[path] for path in paths if path in files], problems
+
+
+def _brought(
+    transport: Transport, folder: str, paths: list[str], into: Path, node_rank: int, *, timeout: float
+) -> tuple[dict[str, TraceFile], list[str]]:
     taking = Beside(lambda: _digests(transport, folder, paths, timeout=timeout))
     here, problem = transport.fetch(folder, paths, into, timeout=timeout)
     try:
@@ -142,7 +175,8 @@ def bring_home(
         told = complaint if broken[0] not in there else "did not arrive as they left"
         among = recordable(broken[0])
         problems.append(f"{transport.node}: {len(broken)} files {told}, among them {among}")
-    return [_collected(into, path, here[path], node_rank) for path in arrived if path not in broken], problems
+    came = {path: _collected(into, path, here[path], node_rank) for path in arrived if path not in broken}
+    return came, problems
 
 
 def _collected(into: Path, path: str, sha256: str, node_rank: int) -> TraceFile:

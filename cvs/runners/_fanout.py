@@ -52,6 +52,11 @@ class Beside(Generic[_Value]):
         except BaseException as error:
             self._done.put((None, error))
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `result` need not wait."""
+        return not self._done.empty()
+
     def result(self) -> _Value:
         """Wait for the work, which is bounded in itself; its value, or what it raised."""
         value, error = self._done.get()

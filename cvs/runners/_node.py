@@ -9,23 +9,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from cvs.errors import CvsError, TransportError
+from cvs.errors import CvsError, RunError, TransportError
 from cvs.failure import NodeTrail, RankTrail, port_taken
 from cvs.hang import RankStack
-from cvs.launch import LaunchPlan, NodePlan
+from cvs.launch import ROCM_DEVICES, LaunchPlan, NodePlan
 from cvs.models import Holder, NodeResult, TraceFile
+from cvs.preflight import JobLook, NodeLook
+from cvs.rank_paths import rank_folder, rank_in_name
 from cvs.run_folder import RunFolder
-from cvs.runners._collect import Listing, bring_home, listing
+from cvs.runners._collect import Listing, bring_home, listing, output_folders
 from cvs.runners._node_log import NodeLog, end_of, gap
 from cvs.runners._watch import Watched
+from cvs.runtime._look import look_at
 from cvs.runtime.base import Runtime
 from cvs.terminal import printable
-from cvs.transport.base import Process, Transport
+from cvs.transport.base import Process, Sink, Transport
 
 _WAIT_SECONDS = 20
 """For work on a node that is under way when the run is over."""
+_CHECK_SECONDS = 60
+"""For one look at the node."""
 _KEPT_OUTPUT = 256 * 1024
 """Bytes of a log that are looked into for the reason of a failure; the end says most."""
 _LOCAL_RANK = re.compile(rb"^\[[A-Za-z_]\w{0,99}?(\d{1,9})\]:")
@@ -37,6 +42,9 @@ _CUT = (
     'head -c "$2" "$1" > "$1.cut" && printf "\\n%s" "$3" >> "$1.cut"'
     ' && tail -c "$2" "$1" >> "$1.cut" && mv "$1.cut" "$1"'
 )
+
+_REMOVE = 'rm -rf -- "$1" && { rmdir -- "${1%/*}" 2> /dev/null; :; }'
+"""The run's folder of this node, and the run's, if no other node has one in it."""
 
 Console = Callable[[str], None]
 """Takes one line for the user; called from several threads."""
@@ -64,6 +72,10 @@ class RunNode:
         """Why the job's output cannot be kept here."""
         self._lock = threading.Lock()
         self._is_over = False
+        self.sharing = {plan.node}
+        """Nodes that have one `aorta_path` on a file system that they share; most have their own."""
+        self._is_touched = False
+        """Whether anything was made there."""
         self._before: Listing | None = None
         self._log: NodeLog | None = None
         self._log_start = 0
@@ -79,18 +91,117 @@ class RunNode:
     def rebind(self, job: LaunchPlan) -> None:
         """Take this node's part of a plan made anew, with the port that was free on the head."""
         self.job = job
-        self.plan = self.runtime.plan = job.nodes[self.plan.node_rank]
+        self.plan = self.runtime.plan = next(plan for plan in job.nodes if plan.node == self.name)
 
     def hold(self, holder: Holder) -> str | None:
         """Take the node for this run; what an unfinished one had left there, in words."""
         return self.runtime.hold(holder)
 
+    def look(self) -> NodeLook:
+        """What the node says of itself, before anything is prepared."""
+        return look_at(self.transport, self.plan, self.job.accelerator, timeout=_CHECK_SECONDS)
+
+    def check_workload(self) -> None:
+        """Have the workload's files on the node."""
+        self.runtime.check_workload(timeout=_CHECK_SECONDS)
+
+    def lacks(self) -> str | None:
+        """What a run would fetch first, in words."""
+        return self.runtime.lacks()
+
+    def probe(self) -> JobLook:
+        """What is seen where the job will run."""
+        devices = ROCM_DEVICES if self.job.accelerator == "rocm" else ()
+        look = self.runtime.probe(self.job.rendezvous.address, devices, timeout=_CHECK_SECONDS)
+        return look.model_copy(update={"image": self.facts.get("image")})
+
+    def listen(self, word: str, seconds: float, count: int) -> str:
+        """Answer `count` callers at the rendezvous port; why nobody can be answered, or nothing."""
+        return self.runtime.meet("listen", self._port, word, seconds, str(count))
+
+    def call(self, word: str, seconds: float) -> str:
+        """Why the head is not reached at the rendezvous port; empty if it is."""
+        return self.runtime.meet("call", self._port, word, seconds, self.job.rendezvous.address)
+
+    @property
+    def _port(self) -> int:
+        assert self.job.rendezvous.port is not None
+        return self.job.rendezvous.port
+
     def prepare(self) -> None:
         """Make the node ready, and note what lies there already."""
         limits = self.job.limits
         with self._in_time():
+            self._is_touched = True
             self.facts = self.runtime.prepare(timeout=limits.total)
             self._before = listing(self.transport, self.plan.aorta_path, timeout=limits.transfer)
+
+    def find_sharing(self) -> None:
+        """See which nodes have one `aorta_path` with this one: each has made its own folder in it."""
+        out_dir = PurePosixPath(self.plan.out_dir_on_node)
+        found = self.transport.run(["ls", "-1", str(out_dir.parent)], timeout=_CHECK_SECONDS)
+        names = {PurePosixPath(plan.out_dir).name: plan.node for plan in self.job.nodes}
+        self.sharing = {names[name] for name in found.stdout.splitlines() if name in names} | {self.name}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether what is done once for a folder is done by this node, of those that share it."""
+        return self.name == next(plan.node for plan in self.job.nodes if plan.node in self.sharing)
+
+    def build(self, deadline: float) -> None:
+        """Build what the job needs besides, before a `deadline` on the monotonic clock."""
+        with self._in_time(), self._logged("rccl_build", self.runtime.say) as log:
+            self.facts |= self.runtime.build(log, timeout=deadline - time.monotonic())
+
+    @contextmanager
+    def _logged(self, name: str, console: Console | None = None) -> Iterator[Sink]:
+        """A log for what runs besides the job, named where that fails; none is left if nothing was said."""
+        path = self.folder.node_logs(self.plan.node_rank) / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = NodeLog(path)
+
+        def take(piece: bytes) -> None:
+            try:
+                is_shown = log.write(piece)
+            except OSError as error:
+                is_shown = True
+                self._complain(error)
+            if is_shown and console:
+                console(f"{self.name} | {_line(piece)}")
+
+        try:
+            yield take
+        except CvsError as error:
+            where = f"; log: {self.folder.relative(path)}" if path.stat().st_size else ""
+            raise RunError(f"{error}{where}") from None
+        finally:
+            self._close(log)
+            if not path.stat().st_size:
+                path.unlink()
+
+    def analyse(self) -> list[str]:
+        """Run the plan's analyses on what the job has left here; what went wrong, in words."""
+        limits, told = self.job.limits, []
+        if not self.is_first:
+            return []
+        deadline = time.monotonic() + limits.analysis
+        with self._in_time():
+            assert self._before is not None
+            now = listing(self.transport, self.plan.aorta_path, timeout=limits.transfer)
+            outputs = output_folders(now, self._before)
+            if not outputs:
+                told.append(f"{self.name}: nothing to analyse: the job left no new traces")
+            for step in self.plan.analyses:
+                for folder, has_workbooks in outputs.items():
+                    if step.skip_if_exists and has_workbooks:
+                        continue
+                    try:
+                        with self._logged(step.name) as log:
+                            left = max(deadline - time.monotonic(), 0)
+                            self.runtime.analyse(step, folder, log, timeout=left)
+                    except CvsError as error:
+                        told.append(str(error))
+        return told
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:
@@ -205,6 +316,9 @@ class RunNode:
 
     def end(self) -> None:
         """Make sure that nothing of the job runs on the node any more."""
+        if self._lock.locked():
+            with suppress(CvsError):  # what cannot be told so is told below
+                self.runtime.break_off()
         if self._lock.acquire(timeout=_WAIT_SECONDS):  # a start that is under way
             self._lock.release()
         process: Process | None = self.watched.process if self.watched else None
@@ -212,10 +326,12 @@ class RunNode:
             self.watched.stopped = True
             with suppress(CvsError):  # what the signal does not reach, the next line does
                 process.signal(signal.SIGKILL)
-        self.left_running = self.runtime.kill_leftovers()
-        if process is not None and self._log is not None:
-            process.drain(5)
-            self._close(self._log)
+        try:
+            self.left_running = self.runtime.kill_leftovers()
+        finally:
+            if process is not None and self._log is not None:
+                process.drain(5)
+                self._close(self._log)
         if self.left_running:
             raise TransportError(f"{self.name}: processes {self.left_running} cannot be ended")
 
@@ -229,10 +345,11 @@ class RunNode:
     def collect(self) -> None:
         """Bring home what the job left: torchrun's logs, and, where wanted, this run's files."""
         try:
-            self._collect_logs()
+            _once_more(self._collect_logs)
         finally:
-            if self.job.collect_traces and self._before is not None:
-                self._collect_files(self._before)
+            before = self._before
+            if self.job.collect_traces and before is not None:
+                _once_more(lambda: self._collect_files(before))
 
     def _collect_logs(self) -> None:
         out_dir, limit = self.plan.out_dir_on_node, self.job.limits.transfer
@@ -241,7 +358,7 @@ class RunNode:
         fetched = self.transport.fetch(out_dir, paths, logs, timeout=limit)
         if fetched.problem:
             raise TransportError(fetched.problem)
-        removed = self.transport.run(["rm", "-rf", out_dir], timeout=limit)
+        removed = self.transport.run(["sh", "-c", _REMOVE, "sh", out_dir], timeout=limit)
         if removed.exit_code:
             raise TransportError(f"{self.name}: {_first_line(removed.stderr)}")
 
@@ -264,13 +381,24 @@ class RunNode:
         for told in now.problems_since(before):
             self.note(TransportError(told))
         into = self.folder.node_traces(self.plan.node_rank)
-        paths = now.new_since(before)
+        paths = [path for path in now.new_since(before) if self._is_to_fetch(path)]
         self._check_room(sum(int(now.files[path][0]) for path in paths))
         self.files, problems = bring_home(
             self.transport, root, paths, into, self.plan.node_rank, timeout=limit
         )
         for problem in problems:
             self.note(TransportError(problem))
+
+    def _is_to_fetch(self, path: str) -> bool:
+        """Whether this node brings the file home, of those that share it: the one whose rank's it is."""
+        folder = rank_folder(path)
+        rank = folder[1] if folder else rank_in_name(path)
+        plans = self.job.nodes
+        if rank is not None and rank // self.job.local_world_size < len(plans):
+            owner = plans[rank // self.job.local_world_size].node
+            if owner in self.sharing:
+                return owner == self.name
+        return self.is_first
 
     def _check_room(self, needed: int) -> None:
         free = self.folder.free_bytes
@@ -289,6 +417,16 @@ class RunNode:
             self._clear()
         finally:
             self._lock.release()
+
+    def leave(self) -> None:
+        """Take away what was made on a node that no job starts on."""
+        try:
+            if self._is_touched:
+                self.end()
+                remove = ["sh", "-c", _REMOVE, "sh", self.plan.out_dir_on_node]
+                self.transport.run(remove, timeout=_CHECK_SECONDS)
+        finally:
+            self.teardown()
 
     def note(self, error: CvsError) -> None:
         """Keep an error of this node for the record."""
@@ -341,6 +479,14 @@ class RunNode:
             log=self.folder.relative(path / "stderr.log"),
             stdout_log=self.folder.relative(path / "stdout.log"),
         )
+
+
+def _once_more(work: Callable[[], None]) -> None:
+    """Do it a second time where the first failed: the connection may have been lost meanwhile."""
+    try:
+        work()
+    except TransportError:
+        work()
 
 
 def _first_line(text: str) -> str:

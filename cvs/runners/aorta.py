@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from cvs.config import AortaConfig, ClusterConfig
-from cvs.errors import ConfigError
 from cvs.launch import LaunchPlan, Site, plan_aorta
 from cvs.runners._base_runner import BaseRunner
 from cvs.runners._node import RunNode
@@ -28,6 +27,9 @@ class AortaRunner(BaseRunner):
         """See `BaseRunner.make_plan`."""
         return plan_aorta(self.cluster, self.bench, site)
 
+    def _named_rendezvous(self) -> str | None:
+        return "multi_node.master_addr" if self.bench.multi_node.master_addr else None
+
     def validate_config(self) -> list[str]:
         """See `BaseRunner.validate_config`; also `doubts`."""
         return [*super().validate_config(), *self.doubts()]
@@ -39,6 +41,8 @@ class AortaRunner(BaseRunner):
     def _doubts_here(self) -> list[str]:
         """What is missing in the trainer's folder, which is on this machine, and what the script ignores."""
         folder = Path(self.bench.aorta_path)
+        if not folder.is_dir() and self.bench.aorta_auto_clone:
+            return []
         if not folder.is_dir():
             return [f"aorta_path {folder}: no such folder on this machine"]
         required = self.make_plan(Site()).head.required_files
@@ -50,32 +54,22 @@ class AortaRunner(BaseRunner):
         ]
 
     def _without_effect(self) -> list[str]:
-        """What is asked for and not done; in a container it would be, so there the default asks, too."""
+        """What the file asks for, and not by default, that takes a container."""
         bench, analysis = self.bench, self.bench.analysis
-        in_container = bench.runtime == "docker"
+        if bench.runtime == "docker":
+            return []
         wanted = {
             "enable_tracelens": analysis.enable_tracelens,
             "enable_gemm_analysis": analysis.enable_gemm_analysis,
         }
         told = [
-            f"analysis.{name} has no effect in this version: set it to false"
+            f"analysis.{name}: true has no effect with runtime process: it takes a container"
             for name, on in wanted.items()
-            if on and (in_container or name in analysis.model_fields_set)
+            if on and name in analysis.model_fields_set
         ]
-        if not in_container and not bench.skip_rccl_build and "skip_rccl_build" in bench.model_fields_set:
+        if not bench.skip_rccl_build and "skip_rccl_build" in bench.model_fields_set:
             told.append("skip_rccl_build: false has no effect with runtime process: no RCCL is built")
         return told
-
-    def refuse_unsupported(self) -> None:
-        """See `BaseRunner.refuse_unsupported`."""
-        head = self.make_plan(Site()).head
-        refused = {"skip_rccl_build: false": head.rccl_build, "aorta_auto_clone: true": head.clone_url}
-        if problems := [
-            f"{key} can be planned but not carried out by this version"
-            for key, asked in refused.items()
-            if asked
-        ]:
-            raise ConfigError(problems)
 
     def examine(self, node: RunNode) -> list[str]:
         """Whether the node's experiment script reads the overrides."""

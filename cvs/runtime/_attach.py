@@ -1,4 +1,4 @@
-"""The two outputs of a command in a container, read over a stream to the engine, in bounded time."""
+"""Input and outputs of a command in a container, over a stream to the engine, in bounded time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 
 
-def attached(stream: Stream, path: str, deadline: float) -> tuple[bytes, bytes]:
-    """Start the command at `path` and read its outputs to their end.
+def attached(stream: Stream, path: str, stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
+    """Start the command at `path`, hand it its input and read its outputs to their end.
 
-    Args: path: of the API, `/v…/exec/<id>/start`; deadline: on the monotonic clock.
+    Args: path: of the API, `/v…/exec/<id>/start`; stdin: for a command that was made to take some;
+    deadline: on the monotonic clock.
     Raises: TimeoutError: time is up; OSError: the engine refuses, or the stream ends too early.
     """
     stream.settimeout(max(deadline - time.monotonic(), 0.01))
@@ -28,6 +29,8 @@ def attached(stream: Stream, path: str, deadline: float) -> tuple[bytes, bytes]:
     status, _, _ = received.until(b"\r\n\r\n").partition(b"\r\n")
     if status.split()[1:2] not in ([b"101"], [b"200"]):
         raise OSError(f"Docker answers {status.decode(errors='replace')}")
+    if stdin:
+        stream.sendall(stdin)
     outputs: tuple[list[bytes], list[bytes]] = ([], [])
     while header := received.exactly(_HEADER.size):
         channel, length = _HEADER.unpack(header)

@@ -20,7 +20,7 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.transport.basehttpadapter import BaseHTTPAdapter
 from docker.utils import compare_version
 
-from cvs.errors import RunError, TransportError
+from cvs.errors import EnvironmentFault, RunError, TransportError
 from cvs.models import CommandResult
 from cvs.runtime._attach import attached
 from cvs.transport.base import Stream, Transport
@@ -34,6 +34,17 @@ _SPARE_SECONDS = 5
 _KILLED = 137
 CONFLICT, NOT_FOUND = 409, 404
 _POLL_SECONDS = 0.1
+_PODMAN = "Podman's, with which cvs is not tested; install Docker there, or set runtime: process"
+_VERSIONS = 'docker --version 2> /dev/null; exec docker version --format "{{.Server.Version}}"'
+"""Prints the program's version, and the engine's. Podman has a program of that name, too."""
+_LACKS = "so a job there has neither the node's network nor the rights for its GPUs and locked memory"
+_UNFIT = {
+    "name=rootless": f"is rootless, {_LACKS}; have the login user's docker program ask the node's own engine"
+    " (docker context use default, no DOCKER_HOST), or set runtime: process",
+    "name=userns": f"maps users, {_LACKS}; take userns-remap out of /etc/docker/daemon.json there, or set"
+    " runtime: process",
+}
+"""Why an engine does not do, by its own word for it."""
 _Value = TypeVar("_Value")
 _LOST = (
     requests.exceptions.ConnectionError,
@@ -65,6 +76,20 @@ class Engine:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._client: docker.APIClient | None = None
+        self._is_podman = False
+
+    def demand_fit(self) -> None:
+        """Have an engine of Docker's that runs as root: only there a job has what the node has.
+
+        Raises: EnvironmentFault: it is another; says why that does not do, and what to do; as `ask`.
+        """
+        info = self.ask("tell what it is", lambda client: client.info())
+        engine = f"{self._transport.node}: the Docker engine there"
+        if self._is_podman:
+            raise EnvironmentFault(f"{engine} is {_PODMAN}")
+        for option in info.get("SecurityOptions") or []:
+            if why := _UNFIT.get(option.partition(",")[0]):
+                raise EnvironmentFault(f"{engine} {why}")
 
     def ask(
         self,
@@ -121,6 +146,8 @@ class Engine:
             theirs = client.version(api_version=False)
             version = self._common_version(theirs["ApiVersion"], theirs.get("MinAPIVersion", "1.0"))
             client._version = version  # type: ignore[attr-defined]
+            parts = theirs.get("Components") or []
+            self._is_podman = any(part.get("Name") == "Podman Engine" for part in parts)
             self._client = client
         return self._client
 
@@ -136,10 +163,10 @@ class Engine:
 
     def _why_unreachable(self, error: BaseException) -> str:
         """What the node's own client says about its engine; the connection tells only that it ended."""
-        found = self._transport.run(
-            ["docker", "version", "--format", "{{.Server.Version}}"], timeout=CALL_SECONDS
-        )
+        found = self._transport.run(["sh", "-c", _VERSIONS], timeout=CALL_SECONDS)
         said = " ".join(found.stderr.split())
+        if "podman" in f"{found.stdout} {said}".lower():
+            return f"the docker program there is {_PODMAN}"
         if found.exit_code == 0:
             return f"the connection to it was lost ({type(error).__name__})"
         if "permission denied" in said:
@@ -155,11 +182,13 @@ class Engine:
         *,
         timeout: float,
         environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
         limited: bool = True,
     ) -> CommandResult:
         """Run a command in a container to its end, as root.
 
-        Args: limited: whether the container ends it, too, when its time is up; this needs `timeout` in it.
+        Args: stdin: what it may read; its end is not told. limited: whether the container ends it, too, when
+        its time is up; this needs `timeout` in it.
         Raises: TransportError, RunError: it could not be run, or did not end in time, and was ended.
         """
         started = time.monotonic()
@@ -168,11 +197,15 @@ class Engine:
         created = self.ask(
             what,
             lambda client: client.exec_create(
-                container, [*limit, *argv], user="root", environment=dict(environment or {})
+                container,
+                [*limit, *argv],
+                stdin=bool(stdin),
+                user="root",
+                environment=dict(environment or {}),
             ),
         )
         deadline = started + timeout + _SPARE_SECONDS
-        out, err = self.ask(what, lambda client: self._output_of(client, created["Id"], deadline))
+        out, err = self.ask(what, lambda client: self._output_of(client, created["Id"], stdin, deadline))
         code = self._exit_code(created["Id"], what, deadline)
         if code == _KILLED and time.monotonic() - started >= timeout:
             raise TransportError(f"{self._transport.node}: Docker did not {what} within {timeout:.0f} s")
@@ -184,11 +217,13 @@ class Engine:
             seconds=time.monotonic() - started,
         )
 
-    def _output_of(self, client: docker.APIClient, command: str, deadline: float) -> tuple[bytes, bytes]:
+    def _output_of(
+        self, client: docker.APIClient, command: str, stdin: bytes, deadline: float
+    ) -> tuple[bytes, bytes]:
         # Not by the SDK, which waits for such a stream without a limit.
         stream = self._transport.dial_docker(CALL_SECONDS)
         try:
-            return attached(stream, f"/v{client.api_version}/exec/{command}/start", deadline)
+            return attached(stream, f"/v{client.api_version}/exec/{command}/start", stdin, deadline)
         except TimeoutError:
             raise requests.exceptions.Timeout from None
         finally:

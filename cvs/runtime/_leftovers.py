@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
-from cvs.transport.base import Transport
+from cvs.models import Holder
+from cvs.transport.base import Transport, holder_of
 
 _MARKS = ("TORCHELASTIC_RUN_ID", "CVS_RUN_ID")
 """Variables that hold the id; a wrapper between may have kept only one of them."""
@@ -25,6 +27,8 @@ grep -lszxF "$@" /proc/[0-9]*/environ
 cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s|^\\([0-9]*\\) (.*) [A-Y] [0-9]* [0-9]* $session .*|/proc/\\1/|p"
 """
 """Prints a path below /proc for each; zombies have no environment, and are left out of the session."""
+_LOCKS = 'for id; do cat "/proc/$id/cwd/.cvs/lock" 2> /dev/null && echo; done; :'
+"""Prints who holds the folder that each process works in."""
 _PATH = re.compile(r"^/proc/(\d+)/", re.MULTILINE)
 
 
@@ -34,17 +38,28 @@ def kill_processes(transport: Transport, run_id: str, session: int = 0) -> list[
     Args: session: id of its launcher's, where known; no process has 0.
     Raises: TransportError: the node cannot be looked at.
     """
-    left = _processes(transport, run_id, session)
+    left = processes_of(transport, run_id, session)
     for _ in range(50):
         if not left:
             break
         transport.run(["kill", "-KILL", *map(str, left)], timeout=_SECONDS)
         time.sleep(0.1)
-        left = _processes(transport, run_id, session)
+        left = processes_of(transport, run_id, session)
     return left
 
 
-def _processes(transport: Transport, run_id: str, session: int) -> list[int]:
+def processes_of(transport: Transport, run_id: str, session: int = 0) -> list[int]:
+    """Processes of the run on the node; as for `kill_processes`."""
     marks = [f"-e{name}={run_id}" for name in _MARKS]
     found = transport.run(["sh", "-c", _FIND, "sh", str(session or -1), *marks], timeout=_SECONDS).stdout
     return sorted({int(number) for number in _PATH.findall(found)})
+
+
+def holder_of_processes(transport: Transport, run_id: str, processes: Sequence[int]) -> Holder | None:
+    """Whose run these are of, as the lock of the folder tells that one of them works in; None if none tells.
+
+    Raises: TransportError: the node cannot be looked at.
+    """
+    argv = ["sh", "-c", _LOCKS, "sh", *map(str, processes)]
+    holders = map(holder_of, transport.run(argv, timeout=_SECONDS).stdout.splitlines())
+    return next((holder for holder in holders if holder and holder.run_id == run_id), None)

@@ -22,6 +22,7 @@ _PACKAGES = {
     "docker": "Docker",
     "find": "findutils",
     "flock": "util-linux",
+    "git": "git",
     "getent": "libc-bin (glibc-common on RHEL)",
     "grep": "grep",
     "gzip": "gzip",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cvs.errors import EnvironmentFault, RunError
 from cvs.hang import Frame, RankStack
-from cvs.launch import NodePlan
+from cvs.launch import AnalysisStep, NodePlan
 from cvs.models import CommandResult, Holder
+from cvs.preflight import JobLook
+from cvs.runtime._clone import Workload
+from cvs.runtime._leftovers import kill_processes
 from cvs.transport.base import Process, Sink, Transport
 
 _ABSENT = """\
@@ -20,17 +24,27 @@ shift
 for file; do [ -f "$file" ] || printf '%s\\t%s\\n' "$file" "$(ls -d "./$file" 2>&1 > /dev/null)"; done
 """
 """Prints why the folder `$1` cannot be entered, else which of the files it has not, and why."""
+_START_SECONDS = 30
+"""For an interpreter to start on a busy node."""
 _CLOSED = "Permission denied"
 _SHOWN = 80
 """Characters of an output that is not what it should be."""
 
 
+def _unheard(_line: str) -> None:
+    pass
+
+
 class Runtime(ABC):
     """The job's surroundings on one node, over that node's transport."""
 
-    def __init__(self, plan: NodePlan, transport: Transport) -> None:
+    def __init__(self, plan: NodePlan, transport: Transport, say: Callable[[str], None] = _unheard) -> None:
+        """Take the plan; `say` is told of what takes long, line by line."""
         self.plan = plan
         self.transport = transport
+        self.say = say
+        self.is_broken_off = False
+        """Whether nothing that takes long is waited for any more."""
         self.warnings: list[str] = []
         """What works on the node, but perhaps not as meant."""
 
@@ -48,6 +62,89 @@ class Runtime(ABC):
 
         Raises: CvsError: it cannot be made ready; says what is missing and what to do.
         """
+
+    @abstractmethod
+    def _python_there(self, script: str, *words: str, timeout: float) -> CommandResult:
+        """Run a script with the job's interpreter, where the job will run."""
+
+    def check_workload(self, *, timeout: float) -> None:
+        """Have the plan's files where the workload lies, unless it is yet to be cloned.
+
+        Raises: RunError: names what is missing; TransportError: the node cannot be asked.
+        """
+        if Workload(self.plan, self.transport).is_to_be_cloned:
+            return
+        folder, where = self.plan.aorta_path, "on the node"
+        if self.plan.copied_from is not None:
+            folder, where = self.plan.copied_from, "on this machine"
+        self._check_files(folder, where, timeout=timeout)
+
+    def lacks(self) -> str | None:
+        """What a run would fetch first, in words.
+
+        Raises: CvsError: the node cannot be asked.
+        """
+        if Workload(self.plan, self.transport).is_to_be_cloned:
+            folder = self.plan.copied_from or self.plan.aorta_path
+            return f"aorta_path {folder} is not there yet; a run clones it"
+        return None
+
+    def _provide_workload(self, deadline: float) -> dict[str, str]:
+        """Have the workload on the node, cloned if need be; the fact at which commit it is, if known."""
+        workload = Workload(self.plan, self.transport)
+        commit = workload.provide(self.say, timeout=deadline - time.monotonic())
+        return {"aorta_revision": commit} if commit else {}
+
+    def build(self, log: Sink, *, timeout: float) -> dict[str, str]:
+        """Build what the plan wants built, after `prepare`; facts about it. `log` takes the output.
+
+        Raises: CvsError: it cannot be built; the end of the output is in the message.
+        """
+        del log, timeout
+        return {}
+
+    def analyse(self, step: AnalysisStep, folder: str, log: Sink, *, timeout: float) -> None:
+        """Run one of the plan's analyses where the job ran; `log` takes the output.
+
+        Args: folder: which of the job's, below `aorta_path`.
+        Raises: CvsError: it failed, or did not end in time and was ended.
+        """
+        raise NotImplementedError("no analysis is planned but for containers")
+
+    def break_off(self) -> None:
+        """End what `prepare`, `build` or `analyse` is at in another thread, which then fails at once.
+
+        Raises: TransportError: the node cannot be reached.
+        """
+        self.is_broken_off = True
+        kill_processes(self.transport, self.plan.run_id)
+
+    def probe(self, host: str, devices: Sequence[str], *, timeout: float) -> JobLook:
+        """What is seen and can be done where the job will run, after `prepare`.
+
+        Args: host: the rendezvous; devices: what the job will open, files or folders of render nodes.
+        Raises: CvsError: nothing could be run there.
+        """
+        words = (host, self.plan.out_dir, *devices)
+        return JobLook.model_validate(self._answer("_probe.py", "problems", *words, timeout=timeout))
+
+    def meet(self, act: str, port: int, word: str, seconds: float, last: str) -> str:
+        """One end of a try of the rendezvous port, as in `_meet.py`; the problem, or nothing.
+
+        Raises: CvsError: nothing could be run there.
+        """
+        words = (act, str(port), word, str(seconds), last)
+        return str(self._answer("_meet.py", "problem", *words, timeout=seconds + _START_SECONDS)["problem"])
+
+    def _answer(self, script: str, key: str, *words: str, timeout: float) -> dict[str, Any]:
+        """What the script printed, an object that has `key`, among whatever else was."""
+        result = self._python_there(_script(script), *words, timeout=timeout)
+        answers = [value for value in _printed(result.stdout, "{") if key in value]
+        if result.exit_code or not answers:
+            last = (result.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            raise RunError(f"{self.plan.node}: a check could not be made where the job runs: {last}")
+        answer: dict[str, Any] = answers[-1]
+        return answer
 
     @abstractmethod
     def start(self, sink: Sink) -> Process:

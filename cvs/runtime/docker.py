@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import PurePosixPath
+from typing import IO, Any
 
 import docker
 from docker.types import DeviceRequest, Mount, Ulimit
 from docker.utils import parse_bytes
 
-import cvs
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError, TransportError
 from cvs.hang import RankStack
-from cvs.launch import ContainerPlan, NodePlan
+from cvs.launch import AnalysisStep, ContainerPlan, NodePlan
 from cvs.models import CommandResult, Holder
-from cvs.runtime._engine import CONFLICT, NOT_FOUND, Engine, Refused
+from cvs.runtime._alive import sign_of_life
+from cvs.runtime._engine import CONFLICT, Engine, Refused
+from cvs.runtime._owned import Container, Containers, is_gpu, said
 from cvs.runtime._programs import ON_NODE, Programs, demand_found, demand_programs, look_command
+from cvs.runtime._rccl import Rccl, discard_command
 from cvs.runtime.base import Runtime, facts_command, facts_of, rank_stacks, stacks_command
-from cvs.transport.base import Process, Sink, Transport, holder_of
+from cvs.terminal import printable
+from cvs.transport.base import Process, Sink, Transport
 from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
 
-HOLDER = "cvs.holder"
-"""Label with the run that a container is of."""
-NODE = "cvs.node"
-"""Label with the node, by the name that it has in the run."""
-_EXPIRES = "cvs.expires"
 PULLS = 32
 """Images that are loaded at the same time, over all nodes."""
 PROGRESS_SECONDS = 5
-_AT_WORK, _ENDED = ("running", "paused", "restarting"), ("exited", "dead")
-"""States of a container; one of a cvs that was killed ends by itself."""
-_PROGRAMS = (*ON_NODE, "cut", "df", "getent", "id", "stat")
+_PROGRAMS = (*ON_NODE, "cut", "date", "df", "getent", "id", "stat")
 _IN_IMAGE = tuple("cat chown find grep mkdir mv python3 rm setsid sh sleep timeout".split())
 _NAMESAKE_SECONDS = 10
+_YIELD_SECONDS = 60
+"""For a run that came later, to find out, and to take away what it has made."""
 _NO_PROGRAM = 127
 """What a container ends with whose first program is not there."""
 _NO_SOURCE = "bind source path does not exist"
 _PROPAGATIONS = ("private", "rprivate", "shared", "rshared", "slave", "rslave")
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
+_BESIDE = "beside"
+"""Folder of a command that is followed, in the job's."""
+_POLL_SECONDS = 0.1
+_LAST_LINES = 5
+_LONGEST_LINE = 200
+"""How much of an output a message tells."""
 _pulling = threading.BoundedSemaphore(PULLS)
 
 
@@ -49,15 +57,22 @@ class DockerRuntime(Runtime):
 
     def __init__(self, plan: NodePlan, transport: Transport, say: Callable[[str], None]) -> None:
         """Take the plan; `say` is told of what takes long."""
-        super().__init__(plan, transport)
+        super().__init__(plan, transport, say)
         self._engine = Engine(transport)
-        self._say = say
+        self._containers = Containers(self._engine, transport)
+        self._others: list[Container] = []
+        """What was there before and is not of cvs."""
+        self._sign: IO[bytes] | None = None
         self._name: str | None = None
         """Of its container; known before that is made, so that one which was made unheard goes too."""
         self._id: str | None = None
         """Of its container, which another may give another name."""
         self._works = False
         """Whether commands were run in it."""
+        self._beside: Process | None = None
+        """What goes on in it besides the job, and is waited for."""
+        self._inherited: dict[str, str] = {}
+        """Variables of the image."""
         self._out_of_reach = False
         """Whether the user knows already why the engine cannot be asked any more."""
 
@@ -72,44 +87,52 @@ class DockerRuntime(Runtime):
         """See `Runtime.hold`; containers of cvs bear the run that they are of."""
         self._holder = holder
         demand_programs(self.transport, (*_PROGRAMS, *(["docker"] if self._container.image_tar else [])))
-        found = self._containers()
-        if busy := next((other for other in found if other["State"] in _AT_WORK), None):
-            raise NodeInUse(f"{self.plan.node}: in use by {_whose(busy)}")
-        left = [other for other in found if other["State"] in _ENDED or _expires(other) < _now()]
-        for other in left:
-            self._remove(other["Id"])
-        whose = ", and of ".join(map(_whose, left))
-        return f"{self.plan.node}: removed the container, which had ended, of {whose}" if left else None
+        self._engine.demand_fit()
+        found, now = self._containers.settled(), self._containers.now()
+        self._others = [other for other in found if not other.is_of_cvs]
+        owned = [(other, other.left_over(now)) for other in found if other.is_of_cvs]
+        if busy := next((other for other, why in owned if why is None), None):
+            raise NodeInUse(f"{self.plan.node}: in use by {busy.whose}")
+        self._refuse_namesakes()
+        for left, _ in owned:
+            self._containers.remove(left.id)
+        told = "; ".join(f"the container, which {why}, of {left.whose}" for left, why in owned)
+        return f"{self.plan.node}: removed {told}" if told else None
 
-    def _containers(self) -> list[dict[str, Any]]:
-        """Containers of cvs on the node."""
-        return self._engine.ask(
-            "list containers", lambda client: client.containers(all=True, filters={"label": HOLDER})
-        )
+    def _refuse_namesakes(self) -> None:
+        """Of what bears our name and not our label nobody can tell whether it is needed."""
+        name = self._container.name
+        if others := [str(other) for other in self._others if other.is_namesake(name)]:
+            raise NodeInUse(
+                f"{self.plan.node}: {', '.join(others)} bears the name of docker.container_name and is not of"
+                " cvs; docker rm it there, if it is yours, or set another docker.container_name"
+            )
 
-    def _own(self) -> list[dict[str, Any]]:
+    def _own(self) -> list[Container]:
         """This run's container on this node, or none."""
-        return [other for other in self._of_this_run() if _label(other, NODE) == self.plan.node]
+        return [other for other in self._of_this_run() if other.node == self.plan.node]
 
-    def _of_this_run(self) -> list[dict[str, Any]]:
+    def _of_this_run(self) -> list[Container]:
         if self._name is None:
             return []
-        holders = ((other, holder_of(_label(other, HOLDER))) for other in self._containers())
-        return [other for other, holder in holders if holder and holder.run_id == self.plan.run_id]
+        found = self._containers.of_cvs()
+        return [other for other in found if other.holder and other.holder.run_id == self.plan.run_id]
 
     # --- set-up ---
 
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """See `Runtime.prepare`."""
         deadline = time.monotonic() + timeout
+        facts = self._provide_workload(deadline)
         self._check_files(self.plan.aorta_path, "on the node", timeout=60)
         self._check_shared_memory()
+        self._check_neighbours()
         self._provide_image(deadline)
         self._start_container()
         self._yield_to_earlier()
         self._check_image()
         self._demand(self._run(["mkdir", "-p", self.plan.out_dir]), "cannot make its folder for logs")
-        return self._facts(deadline - time.monotonic())
+        return {**self._facts(deadline - time.monotonic()), **facts}
 
     def _check_shared_memory(self) -> None:
         """With the host's IPC the container has the host's /dev/shm, whatever its own size would be."""
@@ -123,12 +146,22 @@ class DockerRuntime(Runtime):
                 f" mount -o remount,size={plan.shm_size} /dev/shm"
             )
 
+    def _check_neighbours(self) -> None:
+        """Others may work with the same GPUs; which they do is theirs to know."""
+        plan = self._container
+        wanted = plan.all_gpus or any(map(is_gpu, plan.devices))
+        if others := self._containers.with_gpus(self._others) if wanted else []:
+            self.warnings.append(
+                f"{self.plan.node}: not alone with the GPUs, so figures may suffer:"
+                f" {', '.join(map(str, others))} has them, too"
+            )
+
     def _provide_image(self, deadline: float) -> None:
         plan, node = self._container, self.plan.node
         if plan.pull != "always" and self._has_image():
             return
         if plan.image_tar is not None:
-            self._say(f"{node} | cvs: loading {plan.image_tar}")
+            self.say(f"{node} | cvs: loading {plan.image_tar}")
             seconds = deadline - time.monotonic()
             loaded = self.transport.run(["docker", "load", "-q", "-i", plan.image_tar], timeout=seconds)
             if loaded.exit_code:
@@ -139,6 +172,17 @@ class DockerRuntime(Runtime):
             self._pull(deadline)
         if not self._has_image():
             raise RunError(f"{node}: no image {plan.image}, even now; docker.image_tar holds another")
+
+    def lacks(self) -> str | None:
+        """See `Runtime.lacks`."""
+        if missing := super().lacks():
+            return missing
+        plan = self._container
+        if self._has_image():
+            return None
+        if plan.image_tar is None and plan.pull == "never":
+            raise RunError(f"{self.plan.node}: no image {plan.image}, and docker.pull is never")
+        return f"no image {plan.image} yet; a run fetches it"
 
     def _has_image(self) -> bool:
         """Whether there is what the engine would take for this name, which may be short, whole, or an id."""
@@ -155,8 +199,8 @@ class DockerRuntime(Runtime):
     def _pull(self, deadline: float) -> None:
         name, node = self._container.image, self.plan.node
         with _pulling:
-            self._say(f"{node} | cvs: pulling {name}")
-            progress = PullProgress(lambda told: self._say(f"{node} | cvs: {told}"))
+            self.say(f"{node} | cvs: pulling {name}")
+            progress = PullProgress(lambda told: self.say(f"{node} | cvs: {told}"))
             self._engine.ask(
                 f"pull {name}",
                 lambda client: progress.follow(client.pull(name, stream=True, decode=True)),
@@ -169,6 +213,8 @@ class DockerRuntime(Runtime):
         plan = self._container
         lives = int(plan.seconds)
         self._name = name = f"{plan.name}-{self.plan.run_id}"
+        self._sign = sign_of_life(self.plan.run_id)
+        labels = self._containers.labels(self._holder, self.plan.node, lives)
         mounts = [self._mount(*mount) for mount in plan.mounts]
         try:
             self._engine.ask(
@@ -180,7 +226,7 @@ class DockerRuntime(Runtime):
                     entrypoint=["sleep", str(lives)],
                     command=[],
                     working_dir=self.plan.workdir,
-                    labels=self._labels(lives),
+                    labels=labels,
                     host_config=client.create_host_config(mounts=mounts, **self._host_config(plan)),
                     use_config_proxy=False,
                 ),
@@ -190,7 +236,7 @@ class DockerRuntime(Runtime):
                 self._wait_for_namesake()
             if refused.status != CONFLICT or not self._own():  # else a call whose answer was lost has made it
                 raise self._explained(refused) from None
-        self._id = self._own()[0]["Id"]
+        self._id = self._own()[0].id
         self._engine.ask(f"start container {name}", lambda client: client.start(self._started()))
 
     def _mount(self, source: str, target: str, options: str = "") -> Mount:
@@ -214,22 +260,13 @@ class DockerRuntime(Runtime):
         """Why there is no container, as the user's files have it."""
         node = self.plan.node
         if refused.status == CONFLICT and (others := self._of_this_run()):
-            names = " and ".join(sorted({node, *(_label(other, NODE) for other in others)}))
+            names = " and ".join(sorted({node, *(other.node for other in others)}))
             return RunError(f"{names} are one machine (one Docker engine); name it once in node_dict")
         if _NO_SOURCE in refused.why:
             source = refused.why.partition(_NO_SOURCE)[2].strip(": ")
             key = "aorta_path" if source == self.plan.aorta_path else "docker.volumes"
             return RunError(f"{node}: {key}: {source}: no such file or folder on the node")
         return refused
-
-    def _labels(self, lives: int) -> dict[str, str]:
-        ends = _now() + timedelta(seconds=lives)
-        return {
-            HOLDER: self._holder.model_dump_json(),
-            NODE: self.plan.node,
-            _EXPIRES: ends.isoformat(timespec="seconds"),
-            "cvs.version": cvs.__version__,
-        }
 
     def _host_config(self, plan: ContainerPlan) -> dict[str, Any]:
         return {
@@ -259,12 +296,25 @@ class DockerRuntime(Runtime):
         return sorted({*found, *(group for group in plan.groups if group.isdecimal())})
 
     def _yield_to_earlier(self) -> None:
-        """Of two runs that came at the same moment, and did not see each other, the later goes."""
-        mine = self._inspect(self._started())["Created"]
-        for other in self._containers():
-            created = self._inspect(other["Id"])
-            if created["State"]["Running"] and created["Created"] < mine:
-                raise NodeInUse(f"{self.plan.node}: in use by {_whose(other)}, which came a moment earlier")
+        """Of two runs that came at the same moment, and did not see each other, the later goes, on all nodes.
+
+        It may have looked here before this container was there; then it learns on another node that it must
+        go, or it never does, and trains already.
+        """
+        deadline = time.monotonic() + _YIELD_SECONDS
+        while rivals := self._rivals():
+            first = min(rivals, key=lambda rival: _came(rival.holder))
+            if _came(first.holder) < _came(self._holder):
+                raise NodeInUse(f"{self.plan.node}: in use by {first.whose}, which came a moment earlier")
+            if time.monotonic() > deadline:
+                raise NodeInUse(f"{self.plan.node}: in use by {first.whose}")
+            time.sleep(0.5)
+
+    def _rivals(self) -> list[Container]:
+        """Containers of other runs; one that is not started yet is about to be."""
+        now = self._containers.now()
+        others = [other for other in self._containers.of_cvs() if not other.left_over(now)]
+        return [other for other in others if not other.holder or other.holder.run_id != self.plan.run_id]
 
     def _check_image(self) -> None:
         """Have the programs in the image that cvs needs there; not with `timeout`, which may be missing."""
@@ -286,12 +336,17 @@ class DockerRuntime(Runtime):
             demand_found("sleep" if code == _NO_PROGRAM else "", names, f"{node}:", f"in the image {image}")
             raise RunError(f"{node}: a container of {image} ends at once, with exit code {code}") from None
         if found.exit_code:
-            raise EnvironmentFault(f"{node}: the image {image} has no sh that runs: {_said(found)}")
+            raise EnvironmentFault(f"{node}: the image {image} has no sh that runs: {said(found)}")
         demand_found(found.stdout, names, f"{node}:", f"in the image {image}")
         self._works = True
+        entries = self._inspect(self._started())["Config"]["Env"] or []
+        self._inherited = dict(entry.split("=", 1) for entry in entries)
 
     def _inspect(self, container: str) -> dict[str, Any]:
-        return self._engine.ask("look at a container", lambda client: client.inspect_container(container))
+        return self._containers.inspect(container)
+
+    def _python_there(self, script: str, *words: str, timeout: float) -> CommandResult:
+        return self._run(["python3", "-c", script, *words], timeout)
 
     def _facts(self, timeout: float) -> dict[str, str]:
         result = self._run(facts_command("python3"), timeout)
@@ -302,18 +357,23 @@ class DockerRuntime(Runtime):
 
     def start(self, sink: Sink) -> Process:
         """See `Runtime.start`."""
+        return self._followed(self.plan.argv, sink)
+
+    def _followed(self, argv: Sequence[str], sink: Sink, folder: str = "", what: str = "the job") -> Process:
+        """A command in the container, with the job's environment; it is followed through its `folder`."""
         container, plan = self._started(), self.plan
-        self._demand(self._run(clean_command(plan.out_dir)), "the job cannot be started")
+        there = str(PurePosixPath(plan.out_dir, folder))
+        self._demand(self._run(clean_command(there)), f"{what} cannot be started")
         self._engine.launch(
-            container, job_command(plan.out_dir, plan.argv), cwd=plan.workdir, environment=self._variables()
+            container, job_command(there, argv), cwd=plan.workdir, environment=self._variables()
         )
 
         def send(number: int) -> None:
-            self._run(signal_command(plan.out_dir, number))
+            self._run(signal_command(there, number))
 
         return DetachedProcess(
             self.transport,
-            plan.out_dir_on_node,
+            str(PurePosixPath(plan.out_dir_on_node, folder)),
             alive=self._inspect(container)["State"]["Pid"],
             send=send,
             sink=sink,
@@ -321,12 +381,9 @@ class DockerRuntime(Runtime):
 
     def _variables(self) -> dict[str, str]:
         """The plan's, with `$LD_LIBRARY_PATH` as the image has it."""
-        inherited = dict(
-            entry.split("=", 1) for entry in self._inspect(self._started())["Config"]["Env"] or []
-        )
         variables = self.plan.variables()
         if path := variables.get(_LIBRARY_PATH):
-            had = inherited.get(_LIBRARY_PATH, "")
+            had = self._inherited.get(_LIBRARY_PATH, "")
             variables[_LIBRARY_PATH] = path.replace(f"${_LIBRARY_PATH}", had).rstrip(":")
         return variables
 
@@ -335,39 +392,93 @@ class DockerRuntime(Runtime):
         argv = stacks_command("python3", self.plan.run_id, 0.8 * timeout, ["py-spy"])
         return rank_stacks(self._run(argv, timeout).stdout)
 
+    # --- before and after it ---
+
+    def build(self, log: Sink, *, timeout: float) -> dict[str, str]:
+        """See `Runtime.build`: RCCL."""
+        if self.plan.rccl_build is None:
+            return {}
+        deadline = time.monotonic() + timeout
+        image = self._inspect(self._started())["Image"]
+        rccl = Rccl(self.plan, image, self._run, partial(self._follow, log), self.say)
+        try:
+            return rccl.provide(lambda: deadline - time.monotonic())
+        finally:
+            self.warnings += rccl.warnings
+
+    def analyse(self, step: AnalysisStep, folder: str, log: Sink, *, timeout: float) -> None:
+        """See `Runtime.analyse`."""
+        argv = [*step.argv[:-1], str(PurePosixPath(self.plan.workdir, folder))]
+        self._follow(log, f"analysis {step.name}", argv, timeout)
+
+    def _follow(self, log: Sink, what: str, argv: Sequence[str], seconds: float) -> None:
+        """Run a command in the container to its end.
+
+        Raises: CvsError: it did not end well, or not in time, and was ended.
+        """
+        deadline = time.monotonic() + seconds
+        end: deque[bytes] = deque(maxlen=_LAST_LINES)
+
+        def take(piece: bytes) -> None:
+            end.append(piece)
+            log(piece)
+
+        process = self._beside = self._followed(argv, take, _BESIDE, what)
+        while (code := process.poll()) is None and not self.is_broken_off:
+            if process.lost or time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        self._beside = None
+        if code is None:
+            with suppress(CvsError):  # what is left of it ends with the container
+                process.signal(signal.SIGKILL)
+            late = "" if self.is_broken_off else f"did not end within {seconds:.0f} s and "
+            raise TransportError(process.lost or f"{self.plan.node}: {what} {late}was stopped")
+        process.drain(5)
+        if code:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            raise RunError(f"{self.plan.node}: {what} ended with {how}: {_in_a_line(end)}")
+        self._run(["rm", "-rf", str(PurePosixPath(self.plan.out_dir, _BESIDE))])
+
+    def break_off(self) -> None:
+        """See `Runtime.break_off`."""
+        super().break_off()
+        if self._beside is not None:
+            self._beside.signal(signal.SIGKILL)
+
     # --- the end ---
 
     def kill_leftovers(self) -> list[int]:
         """See `Runtime.kill_leftovers`: a container that is started anew has none of its processes left."""
         try:
             for container in self._own() if self._works else []:
-                self._restart(container)
+                self._containers.restart(container)
                 self._give_back()
+                if self.plan.rccl_build:
+                    self._run(discard_command(self.plan.rccl_build))
         except CvsError as error:
             self._out_of_reach = isinstance(error, TransportError)
             raise TransportError(f"{error}; what root wrote stays root's until the next run there") from None
         return []
 
-    def _restart(self, container: dict[str, Any]) -> None:
-        if container["State"] == "paused":
-            self._engine.ask("unpause its container", lambda client: client.unpause(container["Id"]))
-        self._engine.ask(
-            "restart its container", lambda client: client.restart(container["Id"], timeout=0), seconds=60
-        )
-
     def _give_back(self) -> None:
         """Make the login user the owner of what root wrote, which that user could not do."""
-        user = self.transport.run(["sh", "-c", "echo $(id -u):$(id -g)"], timeout=30).stdout.strip()
-        argv = ["find", self.plan.workdir, "-xdev", "-user", "0", "-exec", "chown", "-h", user, "{}", "+"]
-        self._demand(self._run(argv, 300), f"cannot give {self.plan.aorta_path} back to the login user")
+        plan = self.plan
+        result = self._containers.give_back(
+            self._started(), plan.workdir, timeout=300, environment=plan.variables()
+        )
+        self._demand(result, f"cannot give {plan.aorta_path} back to the login user")
 
     def teardown(self) -> None:
         """See `Runtime.teardown`."""
         try:
             for container in self._own():
-                self._remove(container["Id"])
+                self._containers.remove(container.id)
         except CvsError as error:
             raise self._left(error) from None
+        finally:
+            if self._sign is not None:
+                self._sign.close()
         self._name = self._id = None
         self._engine.close()
 
@@ -382,24 +493,18 @@ class DockerRuntime(Runtime):
             " ended (docker rm -f ends it)"
         )
 
-    def _remove(self, container: str) -> None:
-        self._engine.ask(
-            "remove its container",
-            lambda client: client.remove_container(container, force=True, v=True),
-            seconds=60,
-            arrived=(NOT_FOUND, lambda _client: None),
-        )
-
     def _started(self) -> str:
         assert self._id is not None
         return self._id
 
-    def _run(self, argv: list[str], timeout: float = 30) -> CommandResult:
-        return self._engine.execute(self._started(), argv, timeout=timeout, environment=self.plan.variables())
+    def _run(self, argv: list[str], timeout: float = 30, *, stdin: bytes = b"") -> CommandResult:
+        return self._engine.execute(
+            self._started(), argv, timeout=timeout, environment=self._variables(), stdin=stdin
+        )
 
     def _demand(self, result: CommandResult, complaint: str) -> None:
         if result.exit_code:
-            raise RunError(f"{self.plan.node}: {complaint}: {_said(result)}")
+            raise RunError(f"{self.plan.node}: {complaint}: {said(result)}")
 
 
 class PullProgress:
@@ -424,27 +529,12 @@ class PullProgress:
                 self._say(f"pulled {done:.0f} of {total:.0f} MB so far")
 
 
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
+def _in_a_line(pieces: Iterable[bytes]) -> str:
+    """The end of an output, as far as it fits a message."""
+    lines = (printable(piece.decode(errors="replace").strip()) for piece in pieces)
+    return " / ".join(line[:_LONGEST_LINE] for line in lines if line) or "without a word"
 
 
-def _said(result: CommandResult) -> str:
-    """Why a command failed: the engine itself tells on the other output."""
-    return " ".join((result.stderr.strip() or result.stdout).split()) or f"exit code {result.exit_code}"
-
-
-def _label(container: dict[str, Any], name: str) -> str:
-    return str((container["Labels"] or {}).get(name, ""))
-
-
-def _expires(container: dict[str, Any]) -> datetime:
-    """When it is nobody's any more; a mark that cannot be read gives it all time."""
-    try:
-        return datetime.fromisoformat(_label(container, _EXPIRES))
-    except ValueError:
-        return datetime.max.replace(tzinfo=timezone.utc)
-
-
-def _whose(container: dict[str, Any]) -> str:
-    """The run that a container is of, else its name."""
-    return str(holder_of(_label(container, HOLDER)) or container["Names"][0].lstrip("/"))
+def _came(holder: Holder | None) -> tuple[str, str]:
+    """When a run came; none as early as one of which that cannot be read."""
+    return (holder.since, holder.run_id) if holder else ("", "")

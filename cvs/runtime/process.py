@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cvs.errors import EnvironmentFault, NodeInUse, RunError
 from cvs.hang import RankStack
-from cvs.models import Holder
+from cvs.models import CommandResult, Holder
 from cvs.runtime._leftovers import kill_processes
 from cvs.runtime._programs import ON_NODE, demand_programs
 from cvs.runtime.base import Runtime, facts_command, facts_of, rank_stacks, stacks_command
@@ -24,6 +24,8 @@ INSTALL_TORCH = (
     " --extra-index-url https://download.pytorch.org/whl/cpu (about 200 MB to load, 900 MB on disk)"
 )
 _PROGRAMS = (*ON_NODE, "dirname", "flock", "kill", "sed", "seq", "setsid")
+_MACHINE = 'echo "$(cat /proc/sys/kernel/random/boot_id) $(uname -n) $(readlink /proc/self/ns/net)"'
+"""Prints what differs from machine to machine, and among containers that stand for machines."""
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
@@ -89,28 +91,32 @@ class ProcessRuntime(Runtime):
         return f"{unfinished}, did not end: its cvs was killed; what it had left running is ended now"
 
     def _taken(self, holder: Holder) -> Holder | None:
+        """Who held it last; a folder that several nodes share one of them holds for all."""
+        machine = self.transport.run(["sh", "-c", _MACHINE], timeout=30).stdout.strip()
         try:
-            return self.transport.hold(self.plan.aorta_path, holder)
+            return self.transport.hold(self.plan.aorta_path, holder.model_copy(update={"machine": machine}))
         except NodeInUse as busy:
-            if f"run {holder.run_id} of" not in str(busy):
+            if busy.run_id != holder.run_id:
                 raise
+            if busy.machine != machine:
+                return None
             raise RunError(
-                f"{self.plan.node}: aorta_path {self.plan.aorta_path} is that of another node of this run:"
-                " one machine under two names, or a shared folder; name each machine once in node_dict, with"
-                " a folder of its own"
+                f"{self.plan.node}: aorta_path {self.plan.aorta_path} is that of another node of this run,"
+                " and so is the machine; name each machine once in node_dict"
             ) from None
 
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """See `Runtime.prepare`; a local node gets its own copy of the workload."""
         deadline = time.monotonic() + timeout
         plan = self.plan
+        facts = self._provide_workload(deadline)
         if plan.copied_from is not None:
             self._copy_workload(Path(plan.copied_from))
         self._check_files(plan.aorta_path, "on the node", timeout=deadline - time.monotonic())
         made = self.transport.run(["mkdir", "-p", plan.out_dir], timeout=30)
         if made.exit_code:
             raise RunError(f"{plan.node}: cannot make its folder for logs: {made.stderr.strip()}")
-        return self._facts(deadline - time.monotonic())
+        return {**self._facts(deadline - time.monotonic()), **facts}
 
     def _copy_workload(self, source: Path) -> None:
         self._check_files(str(source), "on this machine", timeout=60)
@@ -123,6 +129,10 @@ class ProcessRuntime(Runtime):
             return facts_of(result, f"{self.plan.node}: {python}")
         except EnvironmentFault as fault:
             raise EnvironmentFault(f"{fault}; {INSTALL_TORCH}") from None
+
+    def _python_there(self, script: str, *words: str, timeout: float) -> CommandResult:
+        argv = [self._python, "-c", script, *words]
+        return self.transport.run(argv, timeout=timeout, environment=self.plan.variables())
 
     @property
     def _python(self) -> str:

@@ -20,6 +20,7 @@ from cvs.transport._ssh_keys import CERTIFICATE, Offers
 from cvs.transport._ssh_login import Login
 from cvs.transport._ssh_target import SshTarget
 from cvs.transport._ssh_wire import Connection, Wire
+from cvs.transport.base import Transport
 
 _T = TypeVar("_T")
 _TRIES = 5
@@ -40,6 +41,8 @@ class SshLimits:
     """After so long a silence the host is asked for an answer, any."""
     silence: float = 30
     """After so long a silence it is given up, and with it the connection."""
+    patience: float = Transport.patience
+    """As for every way to a node."""
 
 
 class ConnectError(TransportError):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from cvs.errors import TransportError
+from cvs.errors import NodeInUse, TransportError
 from cvs.models import CommandResult, Holder
 
 Sink = Callable[[bytes], None]
@@ -78,6 +78,9 @@ class Process(ABC):
 
 class Transport(ABC):
     """The way to one node."""
+
+    patience: float = 60
+    """How long a job is followed without a connection before its node is given up, in seconds."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -168,6 +171,12 @@ class Transport(ABC):
 def recordable(text: str) -> str:
     """The text, fit for a record: bytes of a file's name that are no UTF-8 are spelt out, such as `\\xff`."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def in_use(node: str, folder: str, holder: Holder | None) -> NodeInUse:
+    """What there is to say where another has the folder."""
+    told = f"{node}: {folder} is in use by {holder or 'another process'}"
+    return NodeInUse(told, run_id=holder.run_id, machine=holder.machine) if holder else NodeInUse(told)
 
 
 def holder_of(text: str) -> Holder | None:

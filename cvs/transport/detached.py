@@ -63,8 +63,6 @@ exit 1
 
 It ends when its parent does, which serves the connection: else a quiet job would leave it on the node.
 """
-RECONNECT_SECONDS = 60
-"""How long a job is followed without a connection before its node is given up."""
 _VANISHED, _UNNOTED, _GONE = 3, 4, 5
 """The job was ended, nothing could be written when it ended, its folder was taken away."""
 _NO_PROGRAM = 127
@@ -99,19 +97,18 @@ class DetachedProcess(Process):
         alive: int,
         send: Callable[[int], None],
         sink: Sink,
-        patience: float = RECONNECT_SECONDS,
     ) -> None:
         """Follow it.
 
         Args: alive: process on the node that lives as long as the job, or what it runs in, does; send: sends
-        it a signal; patience: s, how long a lost connection may take to come back.
+        it a signal.
         """
         self._transport = transport
         self._folder = folder
         self._alive = alive
         self._send = send
         self._lines = Lines(sink)
-        self._patience = patience
+        self._patience = transport.patience
         self._offset = 0
         self._exit_code: int | None = None
         self._lost: str | None = None

@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from cvs.errors import NodeInUse, TransportError
+from cvs.errors import TransportError
 from cvs.models import CommandResult, Holder
 from cvs.transport._lines import Lines
 from cvs.transport._mirror import mirror
 from cvs.transport._written import written
-from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of
+from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of, in_use
 
 _BLOCK = 64 * 1024
 _LAUNCHER_VARIABLES = ("PET_", "TORCHELASTIC_", "CVS_RUN_ID")
@@ -125,9 +125,9 @@ class LocalTransport(Transport):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = _holder(lock) or "another process"
+            other = _holder(lock)
             lock.close()
-            raise NodeInUse(f"{self.node}: {folder} is in use by {other}") from None
+            raise in_use(self.node, folder, other) from None
         self._locks.append(lock)
         unfinished = _holder(lock)
         _write_holder(lock, holder)

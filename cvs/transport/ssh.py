@@ -18,14 +18,14 @@ import paramiko
 import zstandard
 
 from cvs.config import ClusterConfig
-from cvs.errors import NodeInUse, TransportError
+from cvs.errors import TransportError
 from cvs.models import CommandResult, Holder
 from cvs.transport._ssh_connect import SshLimits, connect
 from cvs.transport._ssh_errors import readable
 from cvs.transport._ssh_mark import ShellError, after_mark, marked, skip_to_mark
 from cvs.transport._ssh_target import resolve
 from cvs.transport._unpack import PACK, Reader, unpack
-from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of
+from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of, in_use
 from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
 
 CHANNELS = 8
@@ -64,6 +64,7 @@ class SshTransport(Transport):
         super().__init__(node)
         self._cluster = cluster
         self._limits = limits or SshLimits()
+        self.patience = self._limits.patience
         self._lock = threading.Lock()
         self._connection: paramiko.Transport | None = None
         self._channels = threading.BoundedSemaphore(CHANNELS)
@@ -248,7 +249,7 @@ class SshTransport(Transport):
         if answer != "held":
             channel.close()
             if answer == "busy":
-                raise NodeInUse(f"{self.node}: {folder} is in use by {known or 'another process'}")
+                raise in_use(self.node, folder, known)
             raise TransportError(f"{self.node}: cannot use {folder}: {said or 'the connection was lost'}")
         self._held.append(channel)
         return known

@@ -42,6 +42,12 @@ def loss(node: Node, percent: float = 5) -> None:
     node.cable.lose(percent)
 
 
+def firewall(node: Node) -> None:
+    """Nothing on the node can be reached from outside any more but its sshd."""
+    node.broken.touch()
+    node.cable.close_ports()
+
+
 def slow(node: Node, rate: str = "", delay: str = "") -> None:
     """The cable is slow: a `rate` (1mbit where nothing is given), a `delay` each way such as 100ms, or both.
 
@@ -118,6 +124,7 @@ FAULTS: dict[str, Fault] = {
         link_down,
         blackhole,
         loss,
+        firewall,
         slow,
         hang,
         power_off,

@@ -19,13 +19,17 @@ AORTA = f"{WORK}/aorta"
 ClusterFile = Callable[..., Path]
 
 PYTHON = """#!/bin/sh
-echo '{"torch": "none"}'
+case "$2" in
+    *"tried_to_write("*) echo '{"problems": {}}' ;;
+    *"listener("*) echo '{"problem": ""}' ;;
+    *) echo '{"torch": "none"}' ;;
+esac
 """
-"""Stands in for the image's Python, which only says what the job is made with."""
+"""Stands in for the image's Python, which says what the job is made with, and that all is well there."""
 
 INTERPRETER = """#!/bin/sh
-case "$*" in *torch.distributed.run*) exec sh $(dirname $0)/torchrun;; esac
-exec sh $(dirname $0)/python3
+case "$*" in *torch.distributed.run*) exec sh $(dirname $0)/torchrun "$@" ;; esac
+exec sh $(dirname $0)/python3 "$@"
 """
 TALKS = """#!/bin/sh
 for number in $(seq 40); do echo "[default0]:line $number"; sleep 0.1; done
@@ -48,18 +52,23 @@ echo '{}' > artifacts/torch_profiler/rank0/x.pt.trace.json
 def lay_out(nodes: list[Node], torchrun: str) -> None:
     """A workload on each node whose `torchrun` is a script."""
     for node in nodes:
-        folder = node.root / AORTA.lstrip("/")
-        for name, text in {
-            "train.py": "",
-            "config/distributed.yaml": "{}",
-            "bin/python3": PYTHON,
-            "bin/torchrun": torchrun,
-        }.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o755)
+        write_workload(node.root / AORTA.lstrip("/"), torchrun)
         own(node)
+
+
+def write_workload(folder: Path, torchrun: str) -> None:
+    """The same, in a folder."""
+    for name, text in {
+        "train.py": "",
+        "config/distributed.yaml": "{}",
+        "bin/python3": PYTHON,
+        "bin/python": INTERPRETER,
+        "bin/torchrun": torchrun,
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
 
 
 def own(node: Node) -> None:
@@ -91,6 +100,11 @@ def run(home: Path, cluster: Path, bench: Path, *words: str) -> Done:
     """The whole suite, to its end; its runs lie below `home`."""
     files = (f"--cluster_file={cluster}", f"--config_file={bench}")
     return run_cvs("run", "test_aorta", *files, *words, cwd=home)
+
+
+def doctor(cluster: Path, bench: Path, *words: str) -> Done:
+    """The checks alone."""
+    return run_cvs("doctor", f"--cluster_file={cluster}", f"--config_file={bench}", *words)
 
 
 def folder_of(home: Path) -> RunFolder:

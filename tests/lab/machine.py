@@ -22,6 +22,7 @@ PACKAGES = {
     "busybox-static": ["busybox"],
     "docker-registry": ["docker-registry"],
     "docker.io": ["docker", "dockerd", "containerd", "runc"],
+    "git": ["git"],
     "iproute2": ["ip", "tc"],
     "iptables": ["iptables"],
     "openssh-client": ["ssh", "ssh-keygen"],

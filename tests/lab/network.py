@@ -130,6 +130,11 @@ class Cable:
             matches = some if percent < 100 else ()
             self._iptables("-I", chain, way, "eth0", *matches, "-j", "DROP")
 
+    def close_ports(self) -> None:
+        """Refuse every new connection to the node but those to port 22."""
+        new = ("-p", "tcp", "--syn", "!", "--dport", "22")
+        self._iptables("-I", "INPUT", "-i", "eth0", *new, "-j", "REJECT", "--reject-with", "tcp-reset")
+
     def lose_nothing(self) -> None:
         """Let every packet pass."""
         for chain, _ in _WAYS:

@@ -68,7 +68,8 @@ COMMANDS = list(commands(command_line()))
 
 def test_every_command_is_known_here() -> None:
     assert {words[0] for words in COMMANDS if words} == {
-        "run", "exec", "list", "check-config", "copy-config", "generate", "schema", "completion"
+        *("run", "doctor", "cleanup", "exec", "list"),
+        *("check-config", "copy-config", "generate", "schema", "completion"),
     }  # fmt: skip
 
 

@@ -115,8 +115,26 @@ def test_every_node_gets_its_rank_and_the_rest_alike() -> None:
     assert [(node.node_rank, node.node) for node in plan.nodes] == [(0, "b"), (1, "a"), (2, "c")]
     for rank, node in enumerate(plan.nodes):
         assert f"--node_rank={rank}" in node.argv
-    others = [tuple(word for word in node.argv if "--node_rank" not in word) for node in plan.nodes]
+    others = [
+        tuple(word.replace(f"/{node.node}/torchrun", "") for word in node.argv if "--node_rank" not in word)
+        for node in plan.nodes
+    ]
     assert others[0] == others[1] == others[2]
+
+
+def test_without_a_node_the_rest_is_a_smaller_job_started_in_the_same_way() -> None:
+    many = {"on_node_failure": "exclude", "min_nodes": 1}
+    plan = plan_of("a", "b", multi_node=many, site=SITE.model_copy(update={"excluded": ("a",)}))
+    assert [(node.node_rank, node.node) for node in plan.nodes] == [(0, "b")]
+    assert (plan.num_nodes, plan.min_nodes, plan.mode) == (1, 1, "torchrun")
+    assert plan.rendezvous.address == plan.head.vpc_ip
+    assert "--nnodes=1" in plan.head.argv
+
+
+def test_each_node_has_a_folder_for_logs_whatever_its_name() -> None:
+    plan = plan_of("fe80::1%eth0", "gpu-01.example.org")
+    names = [Path(node.out_dir).name for node in plan.nodes]
+    assert names == ["fe80__1_eth0", "gpu-01.example.org"]
 
 
 def option(plan: LaunchPlan, name: str) -> str:
@@ -191,8 +209,8 @@ def test_limits() -> None:
 def test_in_a_container_the_job_sees_the_mount_point() -> None:
     node = plan_of("a", "b", container_mount_path="/workspace").head
     assert (node.aorta_path, node.workdir) == ("/srv/aorta", "/workspace")
-    assert node.out_dir == f"/workspace/.cvs/{SITE.run_id}"
-    assert node.out_dir_on_node == f"/srv/aorta/.cvs/{SITE.run_id}"
+    assert node.out_dir == f"/workspace/.cvs/{SITE.run_id}/{node.node}"
+    assert node.out_dir_on_node == f"/srv/aorta/.cvs/{SITE.run_id}/{node.node}"
     assert node.container is not None
     assert node.container.mounts == (("/srv/aorta", "/workspace"),)
     assert node.copied_from is None
@@ -228,7 +246,7 @@ def test_local_processes_get_a_copy_each() -> None:
     assert {node.copied_from for node in plan.nodes} == {"/srv/aorta"}
     for node in plan.nodes:
         assert node.workdir == node.aorta_path
-        assert node.out_dir == node.out_dir_on_node == f"{node.aorta_path}/.cvs/{SITE.run_id}"
+        assert node.out_dir == node.out_dir_on_node == f"{node.aorta_path}/.cvs/{SITE.run_id}/{node.node}"
         assert node.argv[:3] == ("/opt/venv/bin/python", "-m", "torch.distributed.run")
         assert f"{node.aorta_path}/train.py" in node.argv
         assert node.container is None
@@ -290,6 +308,13 @@ def test_else_it_is_neither_built_nor_looked_for(keys: dict[str, Any]) -> None:
     node = plan_of(**keys).head
     assert node.rccl_build is None
     assert node.variables().keys().isdisjoint({"rccl_path", "LD_LIBRARY_PATH"})
+
+
+def test_where_the_workload_comes_from_and_at_which_revision() -> None:
+    keys: dict[str, Any] = {"aorta_clone_url": "https://example.com/a.git", "aorta_revision": "v1"}
+    assert plan_of(**keys).head.clone_url is None
+    head = plan_of(aorta_auto_clone=True, **keys).head
+    assert (head.clone_url, head.revision) == ("https://example.com/a.git", "v1")
 
 
 def test_analyses_run_on_what_the_job_wrote() -> None:

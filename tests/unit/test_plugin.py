@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from conftest import PACKAGE, Files, SaveRun, report_of
+from conftest import PACKAGE, Files, SaveRun, holder, report_of
 from cvs.errors import ConfigError
 from cvs.models import Failure, RunStatus
 from cvs.plugin import parse_overrides
+from cvs.transport.local import LocalTransport
 
 SUITE = PACKAGE / "tests" / "benchmark" / "test_aorta.py"
 
@@ -272,20 +274,12 @@ def test_bad_files_are_told_without_a_traceback(judge: Judge, files: Files) -> N
     assert "Traceback" not in outcome.stdout.str()
 
 
-def test_what_cannot_be_started_is_refused_by_name(judge: Judge, files: Files) -> None:
-    files.edit(
-        "runtime: process ",
-        "aorta_auto_clone: true\naorta_clone_url: https://example.com/a.git\nruntime: process ",
-    )
-    judge(cases="runner_config").assert_outcomes(passed=1, deselected=6)
-    outcome = judge(cases="run_benchmark or evidence")
+def test_what_cannot_be_started_is_told_by_every_case_that_needs_it(judge: Judge, tmp_path: Path) -> None:
+    with closing(LocalTransport("another")) as other:
+        other.hold(str(tmp_path / "cvs_runs" / "test_aorta" / "nodes" / "node-0" / "aorta"), holder("run-a"))
+        outcome = judge(cases="run_benchmark or evidence")
     outcome.assert_outcomes(failed=2, deselected=5)
-    outcome.stdout.fnmatch_lines(
-        [
-            "aorta_auto_clone: true can be planned but not carried out*",
-            "this call's run could not be started*",
-        ]
-    )
+    outcome.stdout.fnmatch_lines(["*in use by run run-a of *", "this call's run could not be started*"])
 
 
 def test_unknown_cluster_keys_are_warned_about(judge: Judge, files: Files) -> None:

@@ -31,5 +31,14 @@ def test_order(names: str, head: str | None, order: str) -> None:
     assert [node.node_rank for node in topology.nodes] == list(range(len(order.split())))
 
 
+@pytest.mark.parametrize(
+    ("without", "order"), [("a", "c b d"), ("c", "a b d"), ("c a", "b d"), ("x", "c a b d")]
+)
+def test_order_without_some(without: str, order: str) -> None:
+    topology = topology_of(cluster("a", "b", "c", "d", head="c"), without.split())
+    assert [node.name for node in topology.nodes] == order.split()
+    assert [node.node_rank for node in topology.nodes] == list(range(len(order.split())))
+
+
 def test_the_head_hosts_the_rendezvous_at_the_address_that_the_others_use() -> None:
     assert topology_of(cluster("a", "b", head="b")).head == NodeAddress(0, "b", "ip-of-b")

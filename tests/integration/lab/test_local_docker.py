@@ -14,6 +14,7 @@ from cvs.run_folder import newest_run_folder
 from lab.cluster import Lab
 from lab.engine import Engine
 from lab.images import build
+from lab.jobs import PYTHON
 
 pytestmark = pytest.mark.lab
 
@@ -41,7 +42,7 @@ def test_a_job_in_a_container_of_this_machine(engine: Engine, tmp_path: Path) ->
     for name, text in {
         "train.py": "",
         "config/distributed.yaml": "{}",
-        "bin/python3": "#!/bin/sh\necho '{}'\n",
+        "bin/python3": PYTHON,
         "bin/torchrun": TORCHRUN,
     }.items():
         (aorta / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,15 +10,16 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from conftest import PACKAGE, REPOSITORY, Done, report_of
 from cvs.run_folder import RunFolder, newest_run_folder
+from lab import faults
 from lab.cluster import Lab
-from lab.jobs import AORTA, ClusterFile, benchmark_file, folder_of, own, rooted, run
+from lab.jobs import AORTA, TALKS, ClusterFile, benchmark_file, folder_of, lay_out, own, rooted, run
 from lab.node import Node
 from lab.root_folder import CVS
 
@@ -160,3 +161,47 @@ def test_a_script_starts_the_job(
     assert "verdict: good" in done.stdout
     assert "rank 0 | step 0: loss" in done.stdout
     assert_good([node], folder_of(tmp_path))
+
+
+# --- what only a Python in the container can tell ---------------------------------------------------------
+
+
+def turn_home(lab: Lab) -> None:
+    """The second node takes the head's name for its own."""
+    lab.nodes[1].run("sh", "-c", "echo 127.0.0.1 head >> /etc/hosts")
+    lab.nodes[0].run("sh", "-c", f"echo {lab.nodes[0].address} head >> /etc/hosts")
+
+
+UNFIT: dict[str, tuple[Callable[[Lab], None], str, str]] = {
+    "hosts": (turn_home, "head", "the rendezvous address head is 127.0.0.1 here, this node itself"),
+    "firewall": (
+        lambda lab: faults.firewall(lab.nodes[0]),
+        "",
+        "does not reach the head, {head}, at {head} port",
+    ),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_nodes_that_would_not_meet_are_told_before_the_job_starts(
+    lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, unfit: str
+) -> None:
+    spoil, address, says = UNFIT[unfit]
+    lay_out(lab.nodes[:2], TALKS)
+    for node in lab.nodes[:2]:
+        (node.root / AORTA.lstrip("/") / "bin/python3").unlink()
+    hosts = [(node.root / "etc/hosts").read_text() for node in lab.nodes[:2]]
+    spoil(lab)
+    many = f"{{master_launch_mode: torchrun, master_addr: {address or lab.nodes[0].address}}}"
+    bench = benchmark_file(tmp_path, torch_image, accelerator="none", multi_node=many)
+    try:
+        done = run(tmp_path, cluster_file(), bench, "-k", "run_benchmark")
+    finally:
+        for node, text in zip(lab.nodes, hosts, strict=False):
+            (node.root / "etc/hosts").write_text(text)
+    assert done.returncode == 1
+    failure = folder_of(tmp_path).load_manifest().run.failure
+    assert failure is not None
+    told = f"{lab.nodes[1].address}: {says.format(head=lab.nodes[0].address)}"
+    assert told in failure.reason
+    assert "[default0]:line" not in done.stdout

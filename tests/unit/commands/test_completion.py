@@ -34,7 +34,7 @@ def test_bash_accepts_the_script(script: Path) -> None:
     ("line", "words"),
     [
         ("cvs ru", "run"),
-        ("cvs c", "check-config copy-config completion"),
+        ("cvs c", "check-config cleanup copy-config completion"),
         ("cvs run te", "test_aorta"),
         ("cvs run test_aorta --clu", "--cluster_file --cluster-file"),
         ("cvs run test_aorta --dry", "--dry-run --dry_run"),

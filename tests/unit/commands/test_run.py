@@ -218,19 +218,15 @@ def test_the_whole_plan(command: Command) -> None:
     assert "s3cret" not in done.stdout + done.stderr
 
 
-def test_what_this_version_does_not_do_is_a_warning(command: Command) -> None:
-    assert command("run", "test_aorta", *DOCKER, "--dry-run").stderr.splitlines() == [
-        "warning: analysis.enable_tracelens has no effect in this version: set it to false",
-        "warning: analysis.enable_gemm_analysis has no effect in this version: set it to false",
-        "warning: skip_rccl_build: false can be planned but not carried out by this version",
-    ]
+def test_what_takes_a_container_is_no_warning_where_there_is_one(command: Command) -> None:
+    assert command("run", "test_aorta", *DOCKER, "--dry-run").stderr == ""
 
 
 def test_what_processes_do_not_do_is_a_warning(command: Command, files: Files) -> None:
     files.edit("skip_rccl_build: true", "skip_rccl_build: false")
     files.edit("enable_tracelens: false", "enable_tracelens: true")
     assert command("run", "test_aorta", *files.options, "--dry-run").stderr.splitlines() == [
-        "warning: analysis.enable_tracelens has no effect in this version: set it to false",
+        "warning: analysis.enable_tracelens: true has no effect with runtime process: it takes a container",
         "warning: skip_rccl_build: false has no effect with runtime process: no RCCL is built",
     ]
 
@@ -252,6 +248,16 @@ def test_a_trainer_that_is_not_on_this_machine_is_a_warning(
     missing = "train.py, config/distributed.yaml"
     done = command("run", "test_aorta", *files.options, "--dry-run")
     assert (done.returncode, done.stderr) == (0, f"warning: {missing}: not found below {folder}\n")
+
+
+def test_a_trainer_that_is_yet_to_be_cloned_is_no_warning(
+    command: Command, files: Files, tmp_path: Path
+) -> None:
+    cloned = f"{tmp_path}/aorta\naorta_auto_clone: true\naorta_clone_url: https://example.com/a.git"
+    files.edit('"{cvs}/workloads/aorta"', cloned)
+    done = command("run", "test_aorta", *files.options, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cloned from https://example.com/a.git if it is not there" in done.stdout
 
 
 AS_TEXT_AND_JSON = pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])

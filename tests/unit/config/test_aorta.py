@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "aorta_path": "/srv/aorta",
     "aorta_auto_clone": False,
     "aorta_clone_url": None,
+    "aorta_revision": None,
     "container_mount_path": "/mnt",
     "base_config": "config/distributed.yaml",
     "training_overrides": {},
@@ -94,6 +95,8 @@ DEFAULTS: dict[str, Any] = {
         "join_timeout_seconds": 120,
         "grace_seconds": 15,
         "extra_env": {},
+        "on_node_failure": "fail",
+        "min_nodes": None,
         "collect_traces": True,
     },
     "expected_results": {
@@ -112,6 +115,9 @@ def test_a_path_is_all_that_is_needed(tmp_path: Path) -> None:
 CHANGED: list[tuple[str, str, Any]] = [
     ("aorta_path: '{home}/aorta'", "aorta_path", "/home/alice/aorta"),
     ("aorta_auto_clone: true\naorta_clone_url: https://example.com/a.git", "aorta_auto_clone", True),
+    ("aorta_revision: feature/x_1.2", "aorta_revision", "feature/x_1.2"),
+    ("aorta_revision: 0012345", "aorta_revision", "0012345"),
+    ("aorta_revision: null", "aorta_revision", None),
     ("container_mount_path: /workspace", "container_mount_path", "/workspace"),
     ("base_config: config/profile_overlap_2gpu.yaml", "base_config", "config/profile_overlap_2gpu.yaml"),
     ("training_overrides: {training.max_steps: 15}", "training_overrides", {"training.max_steps": "15"}),
@@ -261,6 +267,16 @@ MISTAKES: list[tuple[str, str, str]] = [
     ("training_overrides: [a=b]", "training_overrides", "a mapping"),
     # that hold only together
     ("aorta_auto_clone: true", "aorta_auto_clone", "needs aorta_clone_url"),
+    (
+        "multi_node: {on_node_failure: exclude}",
+        "multi_node.on_node_failure",
+        "exclude needs min_nodes",
+    ),
+    (
+        "multi_node: {min_nodes: 2}",
+        "multi_node.min_nodes",
+        "has an effect only with on_node_failure: exclude",
+    ),
     (
         "gpus_per_node: 4\nmulti_node: {nproc_per_node: 5}",
         "multi_node.nproc_per_node",

@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
@@ -28,21 +30,27 @@ from conftest import (
     saved_trails,
     torchrun_summary,
 )
+from cvs.config import AortaConfig, ClusterConfig
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError, TransportError
 from cvs.failure import NodeTrail, RankTrail, first_failure
 from cvs.hang import Frame, RankStack
+from cvs.launch import LaunchPlan, Site, plan_aorta
 from cvs.models import Failure, RunResult, RunStatus
 from cvs.parsers.torch_trace import TorchTraceParser
 from cvs.pipeline import measure
+from cvs.preflight import Finding, JobLook, NodeLook, bad, findings_of_jobs, findings_of_nodes
 from cvs.run_folder import RunFolder, new_run_folder
+from cvs.runners._node import RunNode
 from cvs.runners._node_log import gap
+from cvs.runners._preflight import Preflight
 from cvs.runners._stall import failure_of
 from cvs.runners.aorta import AortaRunner
+from cvs.runtime._clone import Workload
 from cvs.runtime._engine import Engine
+from cvs.runtime._owned import HOLDER
 from cvs.runtime._programs import demand_programs
 from cvs.runtime.base import rank_stacks
-from cvs.runtime.docker import HOLDER
-from cvs.runtime.process import find_torch_python
+from cvs.runtime.process import ProcessRuntime, find_torch_python
 from cvs.thresholds import check_evidence
 from cvs.transport._ssh_connect import ConnectError, SshLimits, connect
 from cvs.transport._ssh_errors import explained
@@ -50,6 +58,7 @@ from cvs.transport._ssh_host_keys import KnownHosts, PublicKey, objection
 from cvs.transport._ssh_target import SshTarget
 from cvs.transport.local import LocalTransport
 from engine import Answer, engine
+from repositories import Repository, git
 from sshd import make_key, public
 
 DOCS = REPOSITORY / "docs"
@@ -194,7 +203,7 @@ def stand_in(home: Path, script: str) -> str:
 
 
 class Run:
-    """Runs of a job that is a script, on the nodes of one folder."""
+    """Runs of a job that is a script, on the nodes of one folder; no Python looks at them before."""
 
     def __init__(self, home: Path, files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home = home
@@ -210,7 +219,7 @@ class Run:
             console=self.said.append,
             adjust=lambda plan: plan.model_copy(update={"limits": plan.limits.model_copy(update=limits)}),
         )
-        return runner.execute(self.folder, wait=wait)
+        return runner.execute(self.folder, wait=wait, preflight=False)
 
     def lines(self, words: str) -> list[str]:
         """The lines on the console that have these words."""
@@ -276,7 +285,8 @@ def test_the_time_limit(run: Run) -> None:
 def test_ctrl_c(tmp_path: Path, files: Files) -> None:
     interrupts = 'case "$*" in *--node_rank=0*) kill -INT $PPID;; esac; exec sleep 60'
     python = stand_in(tmp_path, interrupts)
-    done = run_cvs("run", "test_aorta", *files.options, cwd=tmp_path, TORCH_PYTHON=python)
+    words = ["run", "test_aorta", *files.options, "--no_preflight"]
+    done = run_cvs(*words, cwd=tmp_path, TORCH_PYTHON=python)
     assert done.returncode == 2
     [told] = [line for line in done.stdout.splitlines() if line.startswith("cvs | interrupted")]
     assert_stands(told)
@@ -304,6 +314,116 @@ def test_nodes_that_another_run_holds(run: Run) -> None:
     assert_stands(str(refused.value))
     first = run.lines("waiting up to")[0].partition(f"run {RUN_ID}")[0]
     assert_stands(f"{first}run")
+
+
+# --- nodes that are not fit -------------------------------------------------------------------------------
+
+
+def fleet(count: int = 2, address: str = "10.0.0.1", **keys: Any) -> LaunchPlan:
+    """A job on gpu01, gpu02 and so on, which meet at this address."""
+    nodes = {f"gpu0{number}": {"vpc_ip": f"10.0.0.{number}"} for number in range(1, count + 1)}
+    nodes["gpu01"]["vpc_ip"] = address
+    bench = {"aorta_path": "/home/alice/aorta", "docker": {"image": "example/torch:2"}, **keys}
+    return plan_aorta(
+        ClusterConfig.model_validate({"username": "alice", "node_dict": nodes}),
+        AortaConfig.model_validate(bench),
+        Site(run_id=RUN_ID, master_port=29500),
+    )
+
+
+def assert_one_stands(findings: list[Finding]) -> None:
+    """There is one of gpu02 that is not good."""
+    [told] = [finding for finding in findings if finding.status != "good"]
+    assert told.node == "gpu02"
+    assert_stands(str(told))
+
+
+HERE = ("lo", "eth0", "ib0")
+CONFIG = "config/distributed.yaml"
+NODES: dict[str, tuple[dict[str, Any], NodeLook, NodeLook]] = {
+    "disk": ({}, NodeLook(), NodeLook(free_bytes=64 << 20)),
+    "gpus": ({}, NodeLook(), NodeLook(gpus=7)),
+    "nccl": ({"environment": {"NCCL_SOCKET_IFNAME": "ens1"}}, NodeLook(), NodeLook(interfaces=HERE)),
+    "gloo": ({"environment": {"GLOO_SOCKET_IFNAME": "lo"}}, NodeLook(), NodeLook(interfaces=HERE)),
+    "files": ({}, NodeLook(digests={CONFIG: "1"}), NodeLook(digests={CONFIG: "2"})),
+    "commit": ({}, NodeLook(revision="1" * 40), NodeLook(revision="2" * 40)),
+}
+
+
+@pytest.mark.parametrize("case", NODES)
+def test_what_a_node_says_of_itself(case: str) -> None:
+    keys, *looks = NODES[case]
+    looks = [look.model_copy(update={"gpus": 8 if look.gpus is None else look.gpus}) for look in looks]
+    assert_one_stands(findings_of_nodes(fleet(**keys), dict(zip(("gpu01", "gpu02"), looks, strict=True))))
+
+
+def of_addresses(*addresses: str) -> list[JobLook]:
+    return [JobLook(addresses=(address,)) for address in addresses]
+
+
+JOBS: dict[str, tuple[dict[str, Any], list[JobLook]]] = {
+    "image": ({}, [JobLook(image="sha256:0123456789abcdef"), JobLook(image="sha256:fedcba9876543210")]),
+    "itself": ({"address": "gpu01"}, of_addresses("10.0.0.1", "127.0.1.1")),
+    "another": (
+        {"address": "gpu01", "count": 4},
+        of_addresses("127.0.1.1", "10.9.9.9", "10.0.0.1", "10.0.0.1"),
+    ),
+    "gloo": ({"accelerator": "none"}, [JobLook(), JobLook(own_addresses=("127.0.1.1",))]),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_what_is_seen_where_the_job_will_run(case: str) -> None:
+    keys, looks = JOBS[case]
+    plan = fleet(**keys)
+    assert_one_stands(
+        findings_of_jobs(plan, {node.node: look for node, look in zip(plan.nodes, looks, strict=True)})
+    )
+
+
+def test_what_does_not_work_where_the_job_will_run(tmp_path: Path) -> None:
+    (tmp_path / "aorta").touch()
+    probe = [sys.executable, str(PACKAGE / "runtime" / "_probe.py"), "head.invalid"]
+    probe += [str(tmp_path / "aorta" / "out"), "/dev/no-such"]
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=30, check=True)
+    problems: dict[str, str] = json.loads(done.stdout)["problems"]
+    assert set(problems) == {"write", "devices", "rendezvous"}
+    words = {
+        os.strerror(errno.ENOTDIR): os.strerror(errno.EROFS),
+        "Temporary failure in name resolution": "Name or service not known",  # without a network
+    }
+    for text in problems.values():
+        for here, there in words.items():
+            text = text.replace(here, there)
+        assert_stands(f"gpu02: {text}")
+
+
+@pytest.mark.parametrize(
+    "problem", ["Connection refused", "no answer; a firewall?", "something else answers there"]
+)
+def test_a_head_that_is_not_reached(problem: str, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listen(*_words: object) -> str:
+        time.sleep(0.5)
+        return ""
+
+    plan = fleet()
+    monkeypatch.setattr(RunNode, "listen", listen)
+    monkeypatch.setattr(RunNode, "call", lambda node, *_words: problem if node.name == "gpu02" else "")
+    nodes = []
+    for node in plan.nodes:
+        transport = LocalTransport(node.node)
+        nodes.append(RunNode(node, plan, transport, ProcessRuntime(node, transport), folder))
+    checks = Preflight(2)
+    checks.meet(plan, nodes)
+    [told] = [str(each) for each in bad(checks.findings)]
+    assert_stands(told)
+
+
+def test_an_interpreter_that_is_none() -> None:
+    plan = fleet().nodes[1].model_copy(update={"torch_python": "true"})
+    with pytest.raises(RunError) as failed:
+        ProcessRuntime(plan, LocalTransport("gpu02")).probe("10.0.0.1", [], timeout=30)
+    assert_stands(str(failed.value))
 
 
 # --- the machine ------------------------------------------------------------------------------------------
@@ -429,6 +549,7 @@ Answers = dict[str, tuple[int, object]]
 """What an engine answers: status and value, by the path that it is asked at."""
 IDLE: Answers = {
     "/version": (200, {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}),
+    "/info": (200, {}),
     "/containers/json": (200, []),
     "/images/example/torch:2/json": (404, {"message": "No such image: example/torch:2"}),
     "/images/create": (
@@ -502,6 +623,33 @@ def test_no_folder_of_a_trainer(run_in_containers: RunInContainers, tmp_path: Pa
 def test_a_folder_without_a_trainer(run_in_containers: RunInContainers, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert_stands(f"gpu07: {run_in_containers(path=str(tmp_path / 'empty'))}")
+
+
+def told_of_the_workload(folder: Path, url: str | None = None, revision: str | None = None) -> str:
+    """What a run says of the folder on one node; the same on the page, but for commits."""
+    keys = {"node": "gpu07", "aorta_path": str(folder), "clone_url": url, "revision": revision}
+    plan = fleet().nodes[0].model_copy(update=keys)
+    with pytest.raises(RunError) as failed:
+        Workload(plan, LocalTransport("gpu07")).provide(lambda _line: None, timeout=30)
+    known = iter(("1f2e3d4c5b6a", "0a9b8c7d6e5f"))
+    return re.sub(r"\b[0-9a-f]{12}\b", lambda _found: next(known), str(failed.value))
+
+
+def test_a_trainer_at_another_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    origin = Repository(tmp_path)
+    git(origin.bare, "tag", "v1.2", origin.commit({"train.py": "one"}))
+    origin.commit({"train.py": "two"})
+    git(tmp_path, "clone", "--quiet", str(origin.bare), "aorta")
+    assert_stands(told_of_the_workload(tmp_path / "aorta", revision="v1.2"))
+    assert_stands(told_of_the_workload(tmp_path / "aorta", revision="v1.3"))
+    (tmp_path / "empty").mkdir()
+    assert_stands(told_of_the_workload(tmp_path / "empty", revision="v1.2"))
+
+
+def test_a_trainer_that_cannot_be_cloned(tmp_path: Path) -> None:
+    told = told_of_the_workload(tmp_path / "aorta", url="https://example.invalid/aorta.git")
+    assert_stands(told.partition("Could not")[0].replace("example.invalid", "example.com"))
 
 
 def test_nodes_with_containers_of_another_run(run_in_containers: RunInContainers) -> None:

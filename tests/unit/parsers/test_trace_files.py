@@ -15,8 +15,6 @@ from cvs.parsers.trace_files import (
     listed,
     one_per_place,
     one_per_rank,
-    rank_folder,
-    rank_in_name,
     rank_of,
 )
 from cvs.parsers.trace_text import NO_TRACE_EVENTS
@@ -57,48 +55,6 @@ def why(found: Chosen) -> dict[str, str]:
 
 
 # --- by path ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("torch_profiler/rank3/trace.json", ("torch_profiler/rank3", 3)),
-        ("node_1/a/torch_profiler/rank_03/trace.json", ("node_1/a/torch_profiler/rank_03", 3)),
-        ("rank-12/trace.json", ("rank-12", 12)),
-        ("rank3/trace/pt.trace.json", ("rank3", 3)),
-        ("rank3/rank5/trace.json", ("rank3/rank5", 5)),
-        ("rank3.bak/trace.json", None),
-        ("old_rank3/trace.json", None),
-        ("Rank3/trace.json", None),
-        ("rank/trace.json", None),
-        ("rank3", None),
-        ("rank3.json", None),
-    ],
-)
-def test_rank_folder(path: str, expected: tuple[str, int] | None) -> None:
-    assert rank_folder(path) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("rank0_trace.json.gz", 0),
-        ("sampled_rank-1.json.gz", 1),
-        ("trace_RANK_07.json", 7),
-        ("cpu_only_rank34.json", 34),
-        ("7rank2.json", 2),
-        ("rank1/trace.json", None),
-        ("trace.json", None),
-        ("rank0_rank1.json", None),
-        ("rank0_rank0.json", None),
-        ("crank3.json", None),
-        ("frank_3.json", None),
-        ("rank.json", None),
-        ("rank 3.json", None),
-    ],
-)
-def test_rank_in_a_file_name(name: str, expected: int | None) -> None:
-    assert rank_in_name(name) == expected
 
 
 def test_without_rank_folders_every_json_is_a_candidate() -> None:

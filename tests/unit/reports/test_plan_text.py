@@ -46,15 +46,17 @@ def lines_of(plan: LaunchPlan) -> list[str]:
 
 
 def test_the_job() -> None:
-    assert lines_of(in_containers())[:7] == [
+    assert lines_of(in_containers())[:8] == [
         "aorta: 2 nodes x 8 ranks = 16 ranks",
         "mode torchrun; runtime docker; accelerator rocm, 8 per node",
         "rendezvous 192.168.0.2, port 29500, id r-17",
         "limits set-up and run 3600 s, join 120 s, grace 15 s, stall never, shutdown 15 s,"
-        " after the first end 30 s,"
+        " after the first end 30 s, analysis 1800 s,"
         " collection 600 s, teardown 60 s",
         "side by side 64 nodes",
         "collected torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, tracelens_analysis/**",
+        "kept in the run's folder [here]; an aorta_path that is here, too, gets a link to it:"
+        " combined_traces",
         "checked evidence, min_overlap_ratio 0.5",
     ]
 
@@ -68,23 +70,23 @@ def test_a_node_with_a_container() -> None:
     start = lines.index("node-a: node rank 1")
     assert lines[start : lines.index("environment", start)] == [
         "node-a: node rank 1",
-        "reached on a way to node-a",
+        "reached on a way to node-a [here]",
         "vpc_ip 192.168.0.1",
-        "aorta_path /home/alice/aorta",
-        "must exist train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh,"
+        "aorta_path /home/alice/aorta [on the node]",
+        "must exist below aorta_path: train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh,"
         " scripts/tracelens_single_config/run_tracelens_single_config.sh,"
         " scripts/gemm_analysis/run_tracelens_analysis.sh",
         "container aorta-benchmark-…, image jeffdaily/pytorch:torchrec-dlrm-complete, pull missing",
-        "mounts /home/alice/aorta at /mnt",
+        "mounts /home/alice/aorta [on the node] at /mnt [in the container]",
         "devices /dev/kfd, /dev/dri; groups video, render",
         "settings user root, privileged true, network host, ipc host, shm 17G, SYS_PTRACE,"
         " seccomp=unconfined, memlock unlimited, stack 64 MiB; ends by itself after 7200 s",
-        "builds RCCL https://github.com/ROCmSoftwarePlatform/rccl.git develop in /mnt/rccl:"
-        " bash /mnt/scripts/build_rccl.sh",
-        "works in /mnt",
+        "builds RCCL https://github.com/ROCmSoftwarePlatform/rccl.git develop in /mnt/rccl"
+        " [in the container], which is /home/alice/aorta/rccl [on the node]: bash /mnt/scripts/build_rccl.sh",
+        "works in /mnt [in the container]",
         "runs torchrun --nnodes=2 --node_rank=1 --nproc_per_node=8 --master_addr=192.168.0.2"
         " --master_port=29500 --rdzv_id=r-17 --rdzv_conf=timeout=120 --max_restarts=0"
-        " --log_dir=/mnt/.cvs/r-17/torchrun --tee=3 --local_ranks_filter=0 /mnt/train.py"
+        " --log_dir=/mnt/.cvs/r-17/node-a/torchrun --tee=3 --local_ranks_filter=0 /mnt/train.py"
         " --config /mnt/config/profile_overlap_2gpu.yaml"
         " --override training.max_steps=15 profiling.active=6 --enable-rocm-metrics",
         "analyses tracelens: bash /mnt/scripts/tracelens_single_config/run_tracelens_single_config.sh"
@@ -112,8 +114,11 @@ def test_a_local_node(files: Files) -> None:
     plan = plan_aorta(*files.load(), SITE)
     lines = lines_of(plan)
     node = lines[lines.index("node-1: node rank 1") :]
-    assert node[3].startswith("aorta_path /srv/nodes/node-1/aorta, a copy of /")
-    assert node[4] == "must exist train.py, config/distributed.yaml"
+    assert node[1] == "reached on a way to node-1"
+    assert node[3].startswith("aorta_path /srv/nodes/node-1/aorta [here], a copy of /")
+    assert node[3].endswith("/workloads/aorta [here]")
+    assert node[4] == "must exist below aorta_path: train.py, config/distributed.yaml"
+    assert node[5] == "works in /srv/nodes/node-1/aorta [here]"
     assert node[6].startswith("runs /opt/venv/bin/python -m torch.distributed.run --nnodes=2 --node_rank=1")
     for absent in ("container", "builds RCCL", "analyses"):
         assert absent not in text_of(plan)
@@ -144,8 +149,10 @@ def test_what_only_a_run_knows_is_said() -> None:
         ),
         (
             {"aorta_auto_clone": True, "aorta_clone_url": "https://example.com/aorta.git"},
-            "aorta_path /srv/aorta, cloned from https://example.com/aorta.git if it is not there",
+            "aorta_path /srv/aorta [on the node], cloned from https://example.com/aorta.git if it is not"
+            " there",
         ),
+        ({"aorta_revision": "v1"}, "aorta_path /srv/aorta [on the node], at v1"),
         ({"runtime": "docker", "accelerator": "cuda"}, "devices none, all GPUs; groups none"),
         (
             {"runtime": "docker", "analysis": {"skip_if_exists": True, "tracelens_script": "t.sh"}},
@@ -155,6 +162,39 @@ def test_what_only_a_run_knows_is_said() -> None:
 )
 def test_what_few_ask_for(bench: dict[str, Any], line: str) -> None:
     assert line in lines_of(plan_of(bench))
+
+
+TAR = {"image": "a", "image_tar": "/data/a.tar", "volumes": ["/data/rccl:/opt/rccl:ro", "/data:/opt"]}
+
+
+@pytest.mark.parametrize(("transport", "side"), [("ssh", "[on the node]"), ("local", "[here]")])
+@pytest.mark.parametrize(
+    ("build_path", "lies"),
+    [
+        ("/mnt/x/rccl", "which is /srv/aorta/x/rccl {side}"),
+        ("/opt/rccl", "which is /data/rccl {side}"),
+        ("/opt/rccl2", "which is /data/rccl2 {side}"),
+        ("/elsewhere/rccl", "and gone with it"),
+    ],
+)
+def test_each_path_is_told_with_its_side(transport: str, side: str, build_path: str, lies: str) -> None:
+    bench = {"runtime": "docker", "docker": TAR, "rccl": {"build_path": build_path}}
+    lines = lines_of(plan_of(bench, transport=transport, ssh_config="/home/a/ssh"))
+    files = ", ssh config /home/a/ssh [here]" if transport == "ssh" else ""
+    assert f"reached on a way to solo{files}" in lines
+    assert f"aorta_path /srv/aorta {side}" in lines
+    assert f"container aorta-benchmark-…, image a, pull missing, loaded from /data/a.tar {side}" in lines
+    assert (
+        f"mounts /srv/aorta {side} at /mnt [in the container],"
+        f" /data/rccl {side} at /opt/rccl [in the container] (ro), /data {side} at /opt [in the container]"
+    ) in lines
+    [built] = [line for line in lines if line.startswith("builds RCCL")]
+    assert f" in {build_path} [in the container], {lies.format(side=side)}: bash /mnt/scripts" in built
+    assert "works in /mnt [in the container]" in lines
+
+
+def test_plain_processes_work_on_the_node() -> None:
+    assert "works in /srv/aorta [on the node]" in lines_of(plan_of({}))
 
 
 def test_a_command_can_be_pasted_into_a_shell() -> None:

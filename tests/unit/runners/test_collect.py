@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cvs.errors import TransportError
 from cvs.models import CommandResult, TraceFile
-from cvs.runners._collect import Listing, bring_home, listing
+from cvs.runners._collect import Listing, bring_home, listing, output_folders
 from cvs.transport.base import Fetched
 from cvs.transport.local import LocalTransport
 
@@ -279,6 +279,21 @@ def test_new_is_exactly_what_the_run_wrote(
             write(root, name, content)
         new = look(root).new_since(earlier)
     assert new == sorted(name for name in written if name.startswith("artifacts/torch_profiler/"))
+
+
+# --- what there is to analyse -----------------------------------------------------------------------------
+
+
+def test_output_folders_are_those_of_new_traces(tmp_path: Path) -> None:
+    write(tmp_path, "old/torch_profiler/rank0/x.json")
+    before = look(tmp_path)
+    write(tmp_path, "torch_profiler/rank0/x.json")
+    write(tmp_path, "a/b/torch_profiler/rank0/x.json")
+    write(tmp_path, "a/b/torch_profiler/rank1/torch_profiler/x.json")
+    write(tmp_path, "a/b/tracelens_analysis/deep/x.xlsx")
+    write(tmp_path, "torch_profiler/x.xlsx")
+    write(tmp_path, "tracelens_analysis/x.csv")
+    assert output_folders(look(tmp_path), before) == {"": False, "a/b": True}
 
 
 # --- the way home -----------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from cvs.config import AortaConfig, ClusterConfig
 from cvs.errors import RunError, TransportError
 from cvs.failure import first_failure
 from cvs.hang import RankStack
-from cvs.launch import LaunchPlan, NodePlan, Site, plan_aorta
-from cvs.models import Holder
+from cvs.launch import AnalysisStep, LaunchPlan, NodePlan, Site, plan_aorta
+from cvs.models import CommandResult, Holder
 from cvs.run_folder import RunFolder, make_run_folder
+from cvs.runners._fanout import Beside
 from cvs.runners._node import RunNode
 from cvs.runners._watch import Watched
 from cvs.runtime.base import Runtime
@@ -44,6 +47,9 @@ class Plain(Runtime):
     def prepare(self, *, timeout: float) -> dict[str, str]:
         self.transport.run(["mkdir", "-p", self.plan.out_dir], timeout=timeout)
         return {"torch": "9.9.9"}
+
+    def _python_there(self, script: str, *words: str, timeout: float) -> CommandResult:
+        return self.transport.run([sys.executable, "-c", script, *words], timeout=timeout)
 
     def start(self, sink: Sink) -> Process:
         argv = ["sh", "-c", self.script]
@@ -91,11 +97,15 @@ class Factory:
         self.made: list[RunNode] = []
 
     def __call__(self, script: str = "exit 0", collect_traces: bool = True) -> RunNode:
+        node = self.unprepared(Plain, script, collect_traces)
+        node.prepare()
+        return node
+
+    def unprepared(self, kind: type[Plain], script: str = "exit 0", collect_traces: bool = True) -> RunNode:
         job = plan_of(self.folder.nodes_dir, collect_traces)
-        runtime = Plain(job.nodes[1], script)
+        runtime = kind(job.nodes[1], script)
         node = RunNode(job.nodes[1], job, runtime.transport, runtime, self.folder)
         self.made.append(node)
-        node.prepare()
         return node
 
     def ran(self, script: str, collect_traces: bool = True) -> RunNode:
@@ -119,6 +129,67 @@ def make(folder: RunFolder) -> Iterator[Factory]:
         if node.watched:
             node.watched.process.signal(signal.SIGKILL)
         node.teardown()
+
+
+# --- before the job ---------------------------------------------------------------------------------------
+
+
+class Builds(Plain):
+    """Says something while it builds, and fails or not."""
+
+    says: bytes = b"compiles\n"
+    why: str | None = None
+
+    def build(self, log: Sink, *, timeout: float) -> dict[str, str]:
+        assert timeout <= 60
+        if self.says:
+            log(self.says)
+        if self.why:
+            raise RunError(self.why)
+        return {"rccl_revision": "1"}
+
+
+def test_a_build_has_a_log_and_its_lines_are_shown(make: Factory, folder: RunFolder) -> None:
+    node = make.unprepared(Builds)
+    node.runtime.say = make.said.append
+    node.prepare()
+    node.build(time.monotonic() + 60)
+    assert node.facts == {"torch": "9.9.9", "rccl_revision": "1"}
+    assert make.said == ["b | compiles"]
+    assert (folder.node_logs(1) / "rccl_build.log").read_text() == "compiles\n"
+
+
+def test_a_build_that_fails_names_its_log(make: Factory) -> None:
+    node = make.unprepared(type("Fails", (Builds,), {"why": "b: no hipcc"}))
+    with pytest.raises(RunError, match=r"^b: no hipcc; log: logs/node_1/rccl_build\.log$"):
+        node.build(time.monotonic() + 60)
+
+
+def test_where_nothing_is_built_there_is_no_log(make: Factory, folder: RunFolder) -> None:
+    node = make.unprepared(type("Fails", (Builds,), {"why": "b: no git", "says": b""}))
+    with pytest.raises(RunError, match=r"^b: no git$"):
+        node.build(time.monotonic() + 60)
+    make().build(time.monotonic() + 60)
+    assert not (folder.node_logs(1) / "rccl_build.log").exists()
+
+
+class BreaksOff(Plain):
+    """Makes ready until it is told to stop."""
+
+    def prepare(self, *, timeout: float) -> dict[str, str]:
+        del timeout
+        if not eventually(lambda: self.is_broken_off, 15):
+            raise AssertionError("nobody has broken it off")
+        raise TransportError("b: was stopped")
+
+
+def test_what_is_under_way_is_broken_off_at_the_end(make: Factory) -> None:
+    node = make.unprepared(BreaksOff)
+    preparing = Beside(node.prepare)
+    assert eventually(node._lock.locked)
+    node.end()
+    with pytest.raises(TransportError, match="was stopped"):
+        preparing.result()
 
 
 # --- output -----------------------------------------------------------------------------------------------
@@ -178,11 +249,67 @@ def test_what_survives_everything_is_told(make: Factory) -> None:
     assert node.result().left_running == (17, 18)
 
 
+# --- analyses ---------------------------------------------------------------------------------------------
+
+
+class Analyses(Plain):
+    """One analysis works, the other does not."""
+
+    def analyse(self, step: AnalysisStep, folder: str, log: Sink, *, timeout: float) -> None:
+        assert 0 < timeout <= 1800
+        log(f"{step.name} of {folder}\n".encode())
+        if step.name == "gemm":
+            raise RunError("b: no TraceLens")
+        self.transport.run(["mkdir", "-p", f"{self.plan.aorta_path}/{folder}/tracelens_analysis"], timeout=9)
+        (Path(self.plan.aorta_path) / folder / "tracelens_analysis" / "x.xlsx").touch()
+
+
+def analysed(make: Factory, script: str = "", skip_if_exists: bool = False) -> RunNode:
+    """A node whose job has ended, with two analyses in its plan."""
+    node = make.unprepared(Analyses, script)
+    steps = (
+        AnalysisStep(name=name, argv=("bash", "x.sh", "?"), skip_if_exists=skip_if_exists)
+        for name in ("tracelens", "gemm")
+    )
+    node.plan = node.plan.model_copy(update={"analyses": tuple(steps)})
+    node.prepare()
+    write(node, TRACE)
+    return node
+
+
+def write(node: RunNode, name: str) -> None:
+    path = Path(node.plan.aorta_path, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+
+
+def test_what_the_job_wrote_is_analysed(make: Factory, folder: RunFolder) -> None:
+    node = analysed(make)
+    assert node.analyse() == ["b: no TraceLens; log: logs/node_1/gemm.log"]
+    assert (folder.node_logs(1) / "tracelens.log").read_text() == "tracelens of artifacts\n"
+    assert make.said == []
+    node.collect()
+    assert "node_1/artifacts/tracelens_analysis/x.xlsx" in [file.path for file in node.files]
+
+
+def test_what_is_there_already_is_left_out_if_wished(make: Factory, folder: RunFolder) -> None:
+    node = analysed(make, skip_if_exists=True)
+    write(node, "artifacts/tracelens_analysis/deep/old.xlsx")
+    assert node.analyse() == []
+    assert not (folder.node_logs(1) / "tracelens.log").exists()
+
+
+def test_without_new_traces_there_is_nothing_to_analyse(make: Factory) -> None:
+    node = analysed(make)
+    Path(node.plan.aorta_path, TRACE).unlink()
+    assert node.analyse() == ["b: nothing to analyse: the job left no new traces"]
+
+
 # --- collection -------------------------------------------------------------------------------------------
 
 JOB = f"""
     mkdir -p "$(dirname {TRACE})" && echo new > {TRACE} && echo m > artifacts/rank_02_metrics.jsonl
-    logs=.cvs/r1/torchrun/r1_abc/attempt_0/1 && mkdir -p $logs && echo e > $logs/stderr.log
+    logs=.cvs/r1/b/torchrun/r1_abc/attempt_0/1 && mkdir -p $logs && echo e > $logs/stderr.log
 """
 
 

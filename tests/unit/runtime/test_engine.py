@@ -1,15 +1,18 @@
-"""What a node's engine is told of the user's own files: a registry's credentials, and nothing else."""
+"""The way to a node's engine: what it is told of the user's own files, and what answers in its place."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from cvs.errors import TransportError
 from cvs.runtime._engine import Engine
 from cvs.transport.local import LocalTransport
 from engine import engine
@@ -60,3 +63,35 @@ def test_what_an_engine_is_told(requests: Requests, tmp_path: Path, monkeypatch:
     assert requests.with_word("Authorization") == []
     [pull] = requests.with_word("X-Registry-Auth")
     assert "fromImage=registry.example" in pull
+
+
+class WithoutDialStdio(LocalTransport):
+    """This machine, as if its docker program ended at once where it should lead to an engine."""
+
+    def dial_docker(self, timeout: float) -> socket.socket:
+        del timeout
+        here, there = socket.socketpair()
+        there.close()
+        return here
+
+
+PODMAN = """\
+#!/bin/sh
+case "$1" in
+    --version) echo podman version 4.3.1 ;;
+    *) echo 'Error: unrecognized command' >&2; exit 125 ;;
+esac
+"""
+"""Podman in the place of the docker program, of a version that knows no dial-stdio."""
+
+
+def test_podman_in_the_place_of_the_docker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docker").write_text(PODMAN)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(TransportError) as failed:
+        Engine(WithoutDialStdio("gpu07")).ask("list containers", lambda client: client.containers())
+    assert str(failed.value) == (
+        "gpu07: Docker cannot list containers: the docker program there is Podman's, with which cvs is not"
+        " tested; install Docker there, or set runtime: process"
+    )

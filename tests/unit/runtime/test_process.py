@@ -241,7 +241,7 @@ def test_programs_that_are_missing_are_told_before_anything_is_done(
 
 def test_two_nodes_in_one_folder(node: Node) -> None:
     node.runtime().hold(holder(RUN_ID))
-    with pytest.raises(RunError, match="is that of another node of this run: one machine under two names"):
+    with pytest.raises(RunError, match="is that of another node of this run, and so is the machine"):
         ProcessRuntime(node.plan(), LocalTransport("a")).hold(holder(RUN_ID))
 
 

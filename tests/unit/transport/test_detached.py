@@ -57,13 +57,14 @@ class Job:
         self.pids.append(launcher.pid)
         pid = Path(self.folder, "pid")
         assert eventually(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        way = transport or LocalTransport("a")
+        way.patience = patience
         return DetachedProcess(
-            transport or LocalTransport("a"),
+            way,
             self.folder,
             alive=launcher.pid,
             send=self.send,
             sink=self.pieces.append,
-            patience=patience,
         )
 
     def send(self, number: int) -> None:
