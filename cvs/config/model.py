@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 HIDDEN = "**********"
 _SECRET_NAME = re.compile(
     # As the end of a word: HF_TOKEN, but neither TOKENIZERS_PARALLELISM nor max_tokens.
-    r"((?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SESSION)_?KEY"
+    r"((?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SESSION)[_-]?KEY"
     # As a whole word: GITHUB_PAT, but neither PATH nor author.
     r"|(?<![A-Z])(?:PAT|AUTH|AUTHORIZATION|COOKIES?|SESSION)"
     # As a word behind another: MYSQL_PWD, but not the current folder, PWD.
@@ -48,11 +49,20 @@ def shown_argument(argument: str) -> str:
     return shown("", f"{name}={shown(name, value)}" if equals else argument)
 
 
+def shown_arguments(arguments: Iterable[str]) -> Iterator[str]:
+    """The same of several; of `--token value` the one behind the option is hidden."""
+    is_value = False
+    for argument in arguments:
+        yield HIDDEN if is_value and not argument.startswith("-") else shown_argument(argument)
+        is_value = _OPTION.fullmatch(argument) is not None and is_secret(argument)
+
+
 def shown_words(name: str, text: str) -> str:
     """`text` as it may be written down where its words may be arguments."""
-    return shown(name, " ".join(map(shown_argument, text.split(" "))))
+    return shown(name, " ".join(shown_arguments(text.split(" "))))
 
 
+_OPTION = re.compile(r"--?\w[\w.-]*")
 _SECRET_IN_FILE = re.compile(
     rf"""^(?P<indent>[ \t]*)(?P<name>.*?(?:{_SECRET_NAME.pattern})[\w.-]*["']?\s*[:=]\s*)"""
     # To the end of the line, and on in lines that are indented further or begin no key of their own.
@@ -90,7 +100,8 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(key, item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(name, item) for item in value]
+        words = shown_arguments(value) if all(isinstance(item, str) for item in value) else value
+        return [_plain(name, item) for item in words]
     if isinstance(value, SecretStr):
         return HIDDEN
     return shown_words(name, value) if isinstance(value, str) else value

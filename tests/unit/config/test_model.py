@@ -8,7 +8,15 @@ import pytest
 from pydantic import Field, SecretStr, ValidationError
 
 from cvs.config import AortaConfig, ClusterConfig
-from cvs.config.model import HIDDEN, ConfigModel, blanked, is_secret, shown, shown_argument
+from cvs.config.model import (
+    HIDDEN,
+    ConfigModel,
+    blanked,
+    is_secret,
+    shown,
+    shown_argument,
+    shown_words,
+)
 from cvs.config.validation import _ways
 
 
@@ -49,7 +57,7 @@ SECRET_NAMES = """
     HF_TOKEN hf_token GITHUB_TOKEN AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN MY_SECRET DB_PASSWORD PASSWD
     SSH_PASSPHRASE GOOGLE_APPLICATION_CREDENTIALS WANDB_API_KEY WANDB_APIKEY AZURE_ACCESSKEY wandb.api_key
     GITHUB_PAT PAT MYSQL_PWD db.pwd DB_PASS AUTH BASIC_AUTH HTTP_AUTHORIZATION COOKIE SESSION_COOKIES
-    PHP_SESSION SESSION_KEY CREDENTIAL AWS_CREDENTIALS
+    PHP_SESSION SESSION_KEY --api-key hub.access-key CREDENTIAL AWS_CREDENTIALS
 """.split()
 
 
@@ -96,12 +104,20 @@ def test_headers_are_not_written_down(value: str, written: str) -> None:
 
 
 def test_arguments_are_written_down_without_their_secrets() -> None:
-    words = ("--hf.token=s3cret", "--steps=3", "--url=https://s3cret@example.com/a=b")
-    assert Whole(name="a", part=Part(words=words)).resolved()["part"]["words"] == [
-        f"--hf.token={HIDDEN}",
-        "--steps=3",
-        f"--url=https://{HIDDEN}@example.com/a=b",
-    ]
+    words = {
+        "--hf.token=s3cret": f"--hf.token={HIDDEN}",
+        "--api-key=s3cret": f"--api-key={HIDDEN}",
+        "--steps=3": "--steps=3",
+        "--url=https://s3cret@example.com/a=b": f"--url=https://{HIDDEN}@example.com/a=b",
+        "--hub-token": "--hub-token",
+        "s3cret": HIDDEN,
+        "last": "last",
+        "--use-auth": "--use-auth",
+        "--steps": "--steps",
+        "4": "4",
+    }
+    assert Whole(name="a", part=Part(words=tuple(words))).resolved()["part"]["words"] == [*words.values()]
+    assert shown_words("ARGS", " ".join(words)) == " ".join(words.values())
 
 
 def test_of_the_keys_of_both_files_the_two_secrets_alone_are_hidden() -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -658,6 +659,22 @@ def test_nodes_with_containers_of_another_run(run_in_containers: RunInContainers
     with pytest.raises(NodeInUse) as refused:
         run_in_containers({**IDLE, "/containers/json": (200, [busy])})
     assert_stands(re.sub(r"node-(\d)", lambda found: f"gpu0{int(found[1]) + 1}", str(refused.value)))
+
+
+def test_a_container_of_our_name_that_is_not_of_cvs(run_in_containers: RunInContainers) -> None:
+    made = datetime(2026, 11, 30, 8, 1, 4, tzinfo=timezone.utc).timestamp()
+    other = {
+        "Id": "1",
+        "Names": ["/aorta-benchmark"],
+        "State": "running",
+        "Image": "rocm/pytorch",
+        "Labels": {},
+    }
+    with pytest.raises(NodeInUse) as refused:
+        run_in_containers({**IDLE, "/containers/json": (200, [{**other, "Created": made}])})
+    assert_stands(
+        str(refused.value).partition("; gpu")[0].partition("; node-1")[0].replace("node-0", "gpu01")
+    )
 
 
 def test_no_engine_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,3 +144,17 @@ def test_a_defect_in_the_search_for_the_cause_does_not_cost_the_record(
     assert recorded.status.value == "failed"
     assert recorded.failure is not None
     assert recorded.failure.reason.startswith("a defect in cvs: ValueError: no such thing; set-up failed: ")
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (["a: no way; is it up?"], "a: no way; is it up?"),
+        (["a: no way; is it up?", "a: no way; is it up?; all is left"], "a: no way; is it up?; all is left"),
+        (["a ended first: x", "a: y", "a: y"], "a ended first: x; a: y"),
+        (["a: x; hint", "b: x; hint"], "a: x; hint; b: x"),
+        ([], ""),
+    ],
+)
+def test_what_was_said_is_not_said_again(told: list[str], line: str) -> None:
+    assert _base_runner.each_once(told) == line

@@ -431,3 +431,27 @@ def test_a_file_for_which_there_is_no_place_costs_no_other(tmp_path: Path) -> No
     files, [problem] = bring_home(LOCAL, str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10)
     assert [file.path for file in files] == ["home/a.json"]
     assert problem == "a: cannot fetch b/c.json: File exists"
+
+
+class Forgetful(LocalTransport):
+    """Loses the connection in the midst of the first transfer, once."""
+
+    lost = False
+
+    def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
+        if self.lost:
+            return super().fetch(folder, paths, into, timeout=timeout)
+        self.lost = True
+        some = super().fetch(folder, paths[:1], into, timeout=timeout)
+        return Fetched(some.digests, "a: cannot fetch more: the connection was lost")
+
+
+def test_what_did_not_come_is_asked_for_once_more(tmp_path: Path) -> None:
+    names = ["torch_profiler/a.json", "torch_profiler/b.json", "torch_profiler/c.json"]
+    for name in names:
+        write(tmp_path / "aorta", name, name.encode())
+    files, problems = bring_home(
+        Forgetful("a"), str(tmp_path / "aorta"), names, tmp_path / "home", 0, timeout=10
+    )
+    assert problems == []
+    assert [file.path for file in files] == [f"home/{name}" for name in names]
