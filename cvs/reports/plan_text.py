@@ -98,7 +98,7 @@ def _files(connection: Connection) -> str:
     if connection.transport == "local":
         return ""
     config = f", ssh config {connection.ssh_config}" if connection.ssh_config else ""
-    return f"{config} {_HERE}"
+    return f"{config}; files {_HERE}"
 
 
 def _origin(node: NodePlan) -> str:

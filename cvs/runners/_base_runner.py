@@ -588,7 +588,7 @@ class BaseRunner(ABC):
             files=tuple(file for node in self._nodes for file in node.files),
             failure=self._failure() if over else None,
             excluded={name: why.removeprefix(f"{name}: ") for name, why in self._excluded.items()},
-            warnings=tuple(self._warnings),
+            warnings=(*self._warnings, *(node.doubt for node in self._nodes if over and node.doubt)),
         )
 
     def _first_failure(self) -> Failure | None:
@@ -603,5 +603,6 @@ class BaseRunner(ABC):
         if self._status is RunStatus.COMPLETED:
             return None
         first = self._first_failure()
-        told = [first.reason if first else None, self._why, *self._errors_of_nodes()]
+        doubts = [node.doubt for node in self._nodes]
+        told = [first.reason if first else None, self._why, *doubts, *self._errors_of_nodes()]
         return (first or Failure(reason="")).model_copy(update={"reason": each_once(filter(None, told))})

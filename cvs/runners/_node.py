@@ -282,6 +282,12 @@ class RunNode:
         return port_taken(self.trail(), port)
 
     @property
+    def doubt(self) -> str | None:
+        """Why what the job said here may not be whole."""
+        found = self.watched.process.doubt if self.watched else None
+        return f"{self.name}: {found}" if found else None
+
+    @property
     def alarm(self) -> str | None:
         """Why the job must not go on, as far as this node tells."""
         return self.trouble or (self.watched.process.lost if self.watched else None)

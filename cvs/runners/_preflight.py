@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from cvs import preflight
+from cvs.errors import CvsError
 from cvs.launch import LaunchPlan
 from cvs.preflight import Finding
 from cvs.runners._fanout import Beside, side_by_side
@@ -14,7 +15,7 @@ from cvs.runners._node import RunNode
 
 LOOK_SECONDS = 120
 """For one round of checks on all nodes."""
-MEET_SECONDS = 20
+MEET_SECONDS = 60
 """For all nodes to reach the head's port."""
 CALL_SECONDS = 3
 """For one try of a node, before which the head may not listen yet."""
@@ -86,8 +87,12 @@ class Preflight:
             if listener.is_done:
                 break
             self._on_all([head], "port", lambda node: node.call(word, CALL_SECONDS))  # in their place
-        if listener.result():
-            return  # taken: the job, which then starts on another, tells that
+        try:
+            if listener.result():
+                return  # taken: the job, which then starts on another, tells that
+        except CvsError as error:
+            self.findings.append(_found(head, "port", str(error)))
+            return
         where = f"{head.name}, at {plan.rendezvous.address} port {plan.rendezvous.port}"
         self.findings += [
             _found(node, "port", f"does not reach the head, {where}: {problem}" if problem else "")

@@ -71,6 +71,11 @@ class Process(ABC):
         """Why nobody will ever know how the job ended: its node cannot be reached any more."""
         return None
 
+    @property
+    def doubt(self) -> str | None:
+        """Why its output may not be whole, where that is known."""
+        return None
+
     @abstractmethod
     def drain(self, seconds: float) -> bool:
         """Wait until all output has been handed to the sink; False if it has not within `seconds`."""

@@ -72,7 +72,10 @@ _SIGNALLED = 128
 
 def clean_command(folder: str) -> list[str]:
     """Command that makes a job's folder, without what an earlier job left in it."""
-    makes = 'mkdir -p "$1" && cd "$1" && rm -f pid console.log && printf "%9s\\n" "" > exit_code'
+    makes = (
+        'mkdir -p "$1" && cd "$1" && rm -f pid console.log && printf "%9s\\n" "" > exit_code'
+        ' || { echo "cannot write to $1; is there space left on its disk?" >&2; exit 1; }'
+    )
     return ["sh", "-c", makes, "sh", folder]
 
 
@@ -112,6 +115,7 @@ class DetachedProcess(Process):
         self._offset = 0
         self._exit_code: int | None = None
         self._lost: str | None = None
+        self._doubt: str | None = None
         self._follower = threading.Thread(target=self._follow, daemon=True)
         self._follower.start()
 
@@ -123,6 +127,11 @@ class DetachedProcess(Process):
     def lost(self) -> str | None:
         """See `Process.lost`."""
         return self._lost
+
+    @property
+    def doubt(self) -> str | None:
+        """See `Process.doubt`."""
+        return self._doubt
 
     def signal(self, number: int) -> None:
         """See `Process.signal`."""
@@ -172,7 +181,8 @@ class DetachedProcess(Process):
             raise TransportError(f"{self._transport.node}: the job left no exit code")
         if doubt:
             self._lines.close()
-            self._lines.take(f"cvs: output of the job may be lost: {self._full}\n".encode())
+            self._doubt = f"output of the job may be lost: {self._full}"
+            self._lines.take(f"cvs: {self._doubt}\n".encode())
         self._exit_code = int(code) if int(code) <= _SIGNALLED else _SIGNALLED - int(code)
 
     @property

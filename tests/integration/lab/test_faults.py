@@ -1,189 +1,22 @@
 """Every fault of a node at every moment of a run: the right node and words, in bounded time, nothing left.
 
-Where a fault cannot meet a moment, the table says why. `make test` has each fault and each moment at least
-once; `make test-all` has all.
+`make test-lab` has each fault and each moment at least once; `make test-all` has all.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from conftest import run_cvs
-from cvs.config import load_files
-from cvs.launch import LaunchPlan, NodePlan
-from cvs.models import RunResult, RunStatus
-from cvs.parsers.torch_trace import TorchTraceParser
-from cvs.pipeline import measure
-from cvs.run_folder import RunFolder, make_run_folder
-from cvs.runners.aorta import AortaRunner
-from cvs.transport._ssh_connect import SshLimits
-from cvs.transport.base import Transport
-from cvs.transport.ssh import SshTransport
-from lab import faults
 from lab.cluster import Lab
-from lab.faults import WORK, heal
-from lab.jobs import ClusterFile, benchmark_file, lay_out, own
-from lab.node import Node
+from lab.faults import heal
+from lab.jobs import ClusterFile
+from lab.strikes import MOMENTS, TABLE, still_left, struck
 
 pytestmark = pytest.mark.lab
 
-HASTY = SshLimits(connect=3, banner=3, auth=5, keepalive=1, silence=3, patience=6)
-TRACE = json.dumps(
-    {
-        "distributedInfo": {"rank": "RANK", "world_size": 4, "backend": "nccl"},
-        "traceEvents": [
-            {
-                "ph": "X",
-                "cat": "user_annotation",
-                "name": "ProfilerStep#1",
-                "ts": 1,
-                "dur": 99,
-                "pid": 1,
-                "tid": 1,
-            },
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "gemm",
-                "ts": 9,
-                "dur": 50,
-                "pid": 0,
-                "tid": 7,
-                "args": {"stream": 7},
-            },
-        ],
-    }
-).replace('"RANK"', "RANK")
-TRAINS = f"""#!/bin/sh
-for word; do case $word in --node_rank=*) first=$((2 * ${{word#*=}})) ;; esac; done
-for rank in $first $((first + 1)); do
-    mkdir -p artifacts/torch_profiler/rank$rank
-    echo '{TRACE}' | sed "s/RANK/$rank/" > artifacts/torch_profiler/rank$rank/x.pt.trace.json
-done
-echo '[default0]:trains'
-"""
-GOES_ON = "for _ in $(seq 40); do sleep 0.2; done\n"
-PROGRAMS = {
-    "setup": (
-        "docker",
-        '#!/bin/sh\ncase "$*" in *load*) touch /shared/reached; sleep 2 ;; esac\nexec /usr/bin/docker "$@"\n',
-    ),
-    "collection": ("tar", '#!/bin/sh\ntouch /shared/reached; sleep 2\nexec /usr/bin/tar "$@"\n'),
-}
-"""On the node: called in the midst of these moments, and slow."""
-BOUND = 60
-"""Seconds in which each run is over: a guard against hanging."""
-
-
-class Hasty(AortaRunner):
-    """A runner that gives a node up soon."""
-
-    def _transport(self, plan: NodePlan) -> Transport:
-        return SshTransport(plan.node, self.cluster, limits=HASTY)
-
-
-def hasty(plan: LaunchPlan) -> LaunchPlan:
-    """The same job, with short limits."""
-    limits = {"grace": 1, "shutdown": 3, "transfer": 20, "teardown": 8}
-    return plan.model_copy(update={"limits": plan.limits.model_copy(update=limits)})
-
-
-class Strike:
-    """A fault that comes over a node at a certain moment."""
-
-    def __init__(self, lab: Lab, act: Fault, moment: str) -> None:
-        self.came = threading.Event()
-        self.lines: list[str] = []
-        self._node = lab.nodes[1]
-        self._mark = lab.shared / "reached"
-        self._act = act
-        self._moment = moment
-        self._is_over = threading.Event()
-
-    def console(self, line: str) -> None:
-        """Takes the run's lines; `trains` says that it trains."""
-        self.lines.append(line)
-        if self._moment == "run" and line == f"{self._node.address} rank 2 | trains":
-            threading.Thread(target=self._come).start()
-
-    def __enter__(self) -> Strike:
-        if self._moment == "before":
-            self._come()
-        elif self._moment in PROGRAMS:
-            name, text = PROGRAMS[self._moment]
-            program = self._node.root / "opt/node/bin" / name
-            program.write_text(text)
-            program.chmod(0o755)
-            threading.Thread(target=self._come_when_reached, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-
-    def _come_when_reached(self) -> None:
-        while not self._is_over.wait(0.02):
-            if self._mark.exists():
-                self._come()
-                return
-
-    def _come(self) -> None:
-        self._act(self._node)
-        self.came.set()
-
-
-Fault = Callable[[Node], object]
-
-
-def fill(node: Node) -> None:
-    """What is free of the small disk that the test has mounted is used up."""
-    node.run("sh", "-c", f"cat /dev/zero > {WORK}/filler", check=False)
-
-
-FAULTS: dict[str, Fault] = {
-    "link-down": faults.link_down,
-    "blackhole": faults.blackhole,
-    "hang": faults.hang,
-    "power-off": faults.power_off,
-    "stop-sshd": faults.stop_sshd,
-    "drop-sessions": faults.drop_sessions,
-    "host-key": faults.host_key,
-    "stop-dockerd": faults.stop_dockerd,
-    "kill-dockerd": faults.kill_dockerd,
-    "loss": lambda node: faults.loss(node, percent=10),
-    "slow": faults.slow,
-    "small-disk": fill,
-}
-MOMENTS = ("before", "setup", "run", "collection")
-GOOD = ""
-"""The run is none the worse."""
-NO_WAY = r"(there is no way to|did not answer within 3 s)"
-SILENT, NO_BANNER = r"did not answer within 3 s", r"showed no SSH banner within 3 s"
-LOST = r"the connection was lost while docker ran"
-NO_DAEMON = r"Is the docker daemon running\?"
-TABLE: dict[str, tuple[str, str, str, str]] = {
-    "link-down": (NO_WAY, LOST, NO_WAY, NO_WAY),
-    "blackhole": (SILENT, LOST, SILENT, SILENT),
-    "hang": (NO_BANNER, LOST, NO_BANNER, NO_BANNER),
-    "power-off": (NO_WAY, LOST, NO_WAY, NO_WAY),
-    # Sessions that are open go on, and lost ones come again.
-    "stop-sshd": (r"refuses connections", GOOD, GOOD, GOOD),
-    "drop-sessions": (GOOD, LOST, GOOD, GOOD),
-    "host-key": (r"is not the one that is known", GOOD, GOOD, GOOD),
-    # A stopped engine ends its containers, a killed one does not.
-    "stop-dockerd": (NO_DAEMON, NO_DAEMON, r"lost its launcher to signal 9", NO_DAEMON),
-    "kill-dockerd": (NO_DAEMON, NO_DAEMON, NO_DAEMON, NO_DAEMON),
-    "loss": (GOOD, GOOD, GOOD, GOOD),
-    "slow": (GOOD, GOOD, GOOD, GOOD),
-    "small-disk": (r"only 0 MiB are free at aorta_path", r"[Nn]o space left", r"[Nn]o space left", GOOD),
-}
-"""What is said of the node, by the moment; where all goes on, nothing."""
 CHOICE = {
     *(("link-down", "run"), ("blackhole", "collection"), ("hang", "setup"), ("power-off", "run")),
     *(("stop-sshd", "run"), ("drop-sessions", "collection"), ("host-key", "before")),
@@ -202,50 +35,11 @@ CASES = [
 def test_a_fault(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, fault: str, moment: str
 ) -> None:
-    sound, node = lab.nodes[:2]
-    if fault == "small-disk":
-        faults.small_disk(node, size="1100m")
-    lay_out([sound, node], TRAINS + (GOES_ON if moment == "run" else ""))
-    for each in (sound, node):
-        each.run("docker", "save", "--output", f"{WORK}/image.tar", tiny_image)
-        own(each)
-    docker = f"{{image: {tiny_image}, pull: always, image_tar: {WORK}/image.tar}}"
-    cluster, bench = load_files(cluster_file(), benchmark_file(tmp_path, "", docker=docker))
-    folder = make_run_folder(tmp_path / f"{fault}-{moment}")
-    with Strike(lab, FAULTS[fault], moment) as strike:
-        runner = Hasty(cluster, bench, console=strike.console, adjust=hasty)
-        begun = time.monotonic()
-        result = runner.execute(folder)
-        seconds = time.monotonic() - begun
-    assert strike.came.is_set()
-    assert seconds < BOUND
-    says = TABLE[fault][MOMENTS.index(moment)]
-    if says:
-        assert result.status is RunStatus.FAILED
-        assert result.failure is not None
-        assert re.search(rf"{re.escape(node.address)}\b.*: .*{says}", result.failure.reason)
-        assert sound.address not in result.failure.reason
-    else:
-        assert (result.status, result.failure) == (RunStatus.COMPLETED, None)
-    assert_kept(
-        folder, {0, 1} if moment in ("run", "collection") else set(), {0, 1, 2, 3} if not says else None
-    )
-    heal(node)
-    assert_cleaned(lab, cluster_file(), result)
-
-
-def assert_kept(folder: RunFolder, least: set[int], exactly: set[int] | None) -> None:
-    """At least, or exactly, these ranks were brought home, and are measured."""
-    parsed = measure(folder, TorchTraceParser()).parse
-    ranks = {rank.rank for rank in parsed.ranks if rank.quality.is_evidence}
-    assert ranks == exactly if exactly is not None else ranks >= least
-
-
-def assert_cleaned(lab: Lab, cluster: Path, result: RunResult) -> None:
-    """What was left where nobody could get is gone once cvs can get there again."""
-    done = run_cvs("cleanup", f"--cluster_file={cluster}", "--run", result.run_id)
+    run = struck(lab, tiny_image, tmp_path, fault, moment)
+    assert run.wrong(fault, moment) == ""
+    # What was left where nobody could get is gone once cvs can get there again.
+    heal(run.nodes[1])
+    done = run_cvs("cleanup", f"--cluster_file={cluster_file()}", "--run", run.result.run_id)
     assert done.returncode == 0, done.stdout + done.stderr
-    # The server's half of a connection whose end it was never told.
-    of_ssh = ("sshd: ", "docker system dial-stdio")
-    assert [line for line in lab.leftovers() if not any(words in line for words in of_ssh)] == []
+    assert still_left(lab) == []
     lab.clear()

@@ -30,6 +30,7 @@ from lab.jobs import (
     wait_for_line,
 )
 from lab.leftovers import clear
+from lab.node import Node
 
 pytestmark = pytest.mark.lab
 
@@ -62,6 +63,35 @@ def test_what_the_container_is_like(
         assert said["variables"].split() == ["it's", "$HOME", "4", *(["last"] if rank == 3 else [])]
         assert node.run("stat", "-c", "%U", f"{AORTA}/artifacts/torch_profiler").stdout == "cvs\n"
     assert len({file.path for file in folder.load_manifest().run.files}) == 4
+
+
+def test_cvs_on_the_head_itself(lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path) -> None:
+    """The head's folder is here, too, by the same path: it gets a link, and nothing is collected by that."""
+    nodes = lab.nodes[:2]
+    here = nodes[0].root / AORTA.lstrip("/")
+    lay_out(nodes, TELLS)
+    made = [seen_as(here, node) for node in nodes]
+    try:
+        bench = benchmark_file(tmp_path, tiny_image, aorta_path=str(here))
+        for _ in range(2):
+            done = run(tmp_path, cluster_file(), bench, "-k", "run_benchmark")
+            assert done.returncode == 0, done.stdout
+            folder = folder_of(tmp_path)
+            assert (here / "combined_traces").resolve() == folder.traces
+            assert [file.path for file in folder.load_manifest().run.files] == [
+                f"node_{rank}/artifacts/torch_profiler/rank0/x.pt.trace.json" for rank in (0, 1)
+            ]
+    finally:
+        for node, path in zip(nodes, made, strict=True):
+            node.run("rm", "-r", path)
+
+
+def seen_as(path: Path, node: Node) -> Path:
+    """Has the node's workload there, by a path of this machine; what has to be removed there afterwards."""
+    ways = [*reversed(path.parents), path]
+    made = next(way for way in ways if not (node.root / way.relative_to("/")).exists())
+    node.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && ln -s "$2" "$1"', "sh", path, AORTA)
+    return made
 
 
 # --- when something goes wrong ----------------------------------------------------------------------------

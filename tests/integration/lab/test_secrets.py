@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 import subprocess
 import sys
 import threading
@@ -116,17 +117,29 @@ def _namespaces(process: Path) -> list[str]:
 # --- what is left -----------------------------------------------------------------------------------------
 
 
-def files_with(marked: Secrets, folders: Iterable[Path], since: float = 0, without: str = "/-/") -> list[str]:
-    """Files below the folders that have a secret, and which; of those that were changed since then."""
+def files_with(marked: Secrets, places: Iterable[Path], since: float = 0) -> list[str]:
+    """Files at or below the places that have a secret, and which; of those that were changed since then."""
     found = []
-    for folder in folders:
-        assert folder.is_dir(), folder
-        for path in (Path(place, name) for place, _, names in os.walk(folder) for name in names):
-            with suppress(FileNotFoundError):
-                if path.is_symlink() or not path.is_file() or path.stat().st_ctime < since:
-                    continue
-                if not str(path).startswith(without):
-                    found += [f"{what} in {path}" for what in sorted(marked.in_text(path.read_bytes()))]
+    for path in _files(places):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_ctime >= since:
+                found += [f"{what} in {path}" for what in sorted(marked.in_text(path.read_bytes()))]
+    return found
+
+
+def _files(places: Iterable[Path]) -> Iterator[Path]:
+    for place in places:
+        yield place
+        yield from (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
+
+
+def new_in(folder: Path, since: float) -> list[Path]:
+    """What lies in it, not deeper, and has come or was changed since then."""
+    found = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            found += [path] if path.lstat().st_ctime >= since else []
     return found
 
 
@@ -177,7 +190,7 @@ class Calls:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "cvs.cli", "run", "test_aorta", *words),
-                    *("--log-cli-level=DEBUG", "--junitxml=junit.xml", "--html=all.html", "-vv", "-rA"),
+                    *("--log-cli-level=DEBUG", "--junitxml=junit.xml", "--html=all.html", "-vv", "-rA", "-l"),
                 ],
                 cwd=self.left, stdout=console, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env={**os.environ, **self._environment()},
@@ -192,8 +205,9 @@ class Calls:
 
     def left_on(self, node: Node) -> list[str]:
         """Files of a node that have a secret."""
-        there = Path(f"/proc/{node.pid()}/root")
-        return files_with(self.marked, [there / name for name in OF_A_NODE], self.since)
+        places = [Path(f"/proc/{node.pid()}/root", name) for name in OF_A_NODE]
+        assert all(map(Path.is_dir, places))
+        return files_with(self.marked, places, self.since)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -214,8 +228,10 @@ def calls(lab: Lab, tmp_path: Path) -> Iterator[Calls]:
     watch.end()
     assert watch.seen == set()
     assert watch.of_jobs == calls.of_jobs, "or the watch has missed the jobs"
+    assert files_with(calls.marked, [calls.given]), "or nothing is found at all"
     assert files_with(calls.marked, [calls.left]) == []
-    assert files_with(calls.marked, [Path("/tmp")], calls.since, without=f"{tmp_path}/") == []
+    others = (path for path in new_in(Path("/tmp"), calls.since) if not tmp_path.is_relative_to(path))
+    assert files_with(calls.marked, others, calls.since) == []
     assert [line for node in lab.nodes for line in calls.left_on(node)] == []
 
 
@@ -329,20 +345,19 @@ def test_a_run_that_goes_well(
             {"priv_key_file": str(key), "priv_key_passphrase": "${PASSPHRASE}"},
             {"docker": docker, "aorta_auto_clone": "true", "aorta_clone_url": f"'{url}'"},
         )  # fmt: skip
-        calls.call("check-config", *files)
         paper = calls.call("run", "test_aorta", *files, "--dry-run")
         assert f"HF_TOKEN={HIDDEN}" in paper
         assert f"{key}: others can read this private key; chmod 600 {key}" in paper
         assert HIDDEN in calls.call("run", "test_aorta", *files, "--dry-run", "--json")
         assert "a run clones it" in calls.call("doctor", *files)
         assert ": exit 0" in calls.call("exec", files[0], "--cmd", "env; ps -ef; docker ps")
+        calls.of_jobs = {"variable", "argument"}
         with calls.run(*files) as console:
             wait_for("the job", lambda: " | trains" in console.read_text(), 60, console)
             assert PULLED in container_of(registry, "{{.Config.Image}}")
             assert marked.in_text(container_of(registry, "{{json .}}").encode()) == set()
             assert calls.left_on(registry) == []
             registry.run("touch", f"{AORTA}/go")
-    calls.of_jobs = {"variable", "argument"}
     run_folder = folder_of(calls.left)
     assert run_folder.load_manifest().run.status.value == "completed"
     assert run_folder.path.stat().st_mode & 0o777 == 0o700
@@ -401,7 +416,7 @@ def test_a_job_that_fails_after_a_login_by_password(lab: Lab, calls: Calls) -> N
         {"aorta_path": SHARED, "runtime": "process", "accelerator": "none",
          "environment": f"{{HF_TOKEN: '{calls.marked['variable']}'}}"},
     )  # fmt: skip
+    calls.of_jobs = {"variable", "argument"}
     with calls.run(*files) as console:
         pass
-    calls.of_jobs = {"variable", "argument"}
     assert "ended first, with exit code 3: OSError: no such rail" in console.read_text()

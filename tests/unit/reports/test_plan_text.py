@@ -70,7 +70,7 @@ def test_a_node_with_a_container() -> None:
     start = lines.index("node-a: node rank 1")
     assert lines[start : lines.index("environment", start)] == [
         "node-a: node rank 1",
-        "reached on a way to node-a [here]",
+        "reached on a way to node-a; files [here]",
         "vpc_ip 192.168.0.1",
         "aorta_path /home/alice/aorta [on the node]",
         "must exist below aorta_path: train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh,"
@@ -180,7 +180,7 @@ TAR = {"image": "a", "image_tar": "/data/a.tar", "volumes": ["/data/rccl:/opt/rc
 def test_each_path_is_told_with_its_side(transport: str, side: str, build_path: str, lies: str) -> None:
     bench = {"runtime": "docker", "docker": TAR, "rccl": {"build_path": build_path}}
     lines = lines_of(plan_of(bench, transport=transport, ssh_config="/home/a/ssh"))
-    files = ", ssh config /home/a/ssh [here]" if transport == "ssh" else ""
+    files = ", ssh config /home/a/ssh; files [here]" if transport == "ssh" else ""
     assert f"reached on a way to solo{files}" in lines
     assert f"aorta_path /srv/aorta {side}" in lines
     assert f"container aorta-benchmark-…, image a, pull missing, loaded from /data/a.tar {side}" in lines
@@ -271,7 +271,10 @@ def test_no_secret_is_shown(mode: str) -> None:
         {
             "training_overrides": {"logging.wandb_api_key": "hidden-1", "steps": "7"},
             "environment": {"HF_TOKEN": "hidden-2", "PROXY": "http://me:hidden-3@proxy"},
-            "multi_node": {"master_launch_mode": mode, "extra_train_args": ["--password=hidden-4"]},
+            "multi_node": {
+                "master_launch_mode": mode,
+                "extra_train_args": ["--password=hidden-4", "--api-key=hidden-8"],
+            },
             "aorta_auto_clone": True,
             "aorta_clone_url": "https://me:hidden-5@example.com/aorta.git",
         },

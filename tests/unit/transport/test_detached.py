@@ -167,6 +167,7 @@ def test_a_job_that_fills_the_disk_is_known_to_have_ended_and_how(disk: Path) ->
     assert process.poll() == 7
     full = f"no space left on the disk of {job.folder}"
     assert job.output == f"cvs: output of the job may be lost: {full}\n".encode()
+    assert process.doubt == f"output of the job may be lost: {full}"
 
 
 def test_an_exit_code_that_cannot_be_written_is_told_at_once(job: Job) -> None:
