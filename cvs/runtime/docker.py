@@ -87,8 +87,8 @@ class DockerRuntime(Runtime):
         """See `Runtime.hold`; containers of cvs bear the run that they are of."""
         self._holder = holder
         demand_programs(self.transport, (*_PROGRAMS, *(["docker"] if self._container.image_tar else [])))
-        self._engine.demand_fit()
         found, now = self._containers.settled(), self._containers.now()
+        self._engine.demand_fit()
         self._others = [other for other in found if not other.is_of_cvs]
         owned = [(other, other.left_over(now)) for other in found if other.is_of_cvs]
         if busy := next((other for other, why in owned if why is None), None):

@@ -89,7 +89,7 @@ def nodes(lab: Lab, tmp_path: Path) -> list[Node]:
 CLONED = {"aorta_auto_clone": "true", "aorta_clone_url": ORIGIN}
 
 
-@pytest.mark.parametrize("runtime", ["docker", "process"])
+@pytest.mark.parametrize("runtime", ["docker", pytest.param("process", marks=pytest.mark.full)])
 def test_it_is_cloned_at_its_revision_and_stays(
     runtime: str,
     nodes: list[Node],
@@ -145,6 +145,7 @@ def test_a_clone_that_fails_on_one_node_leaves_nothing_there(
     assert left == ["origin"]
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_clone(
     nodes: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -273,6 +274,7 @@ def test_it_is_built_once(
     assert revisions == [newer, newer]
 
 
+@pytest.mark.full
 def test_what_is_there_is_used_where_nobody_answers(
     rccl_nodes: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -303,6 +305,7 @@ def test_a_build_that_fails_is_told_by_its_last_lines(
     assert (folder_of(tmp_path).path / "logs/node_1/rccl_build.log").read_text().endswith("two: no hipcc\n")
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_build(
     rccl_nodes: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -316,6 +319,7 @@ def test_ctrl_c_ends_a_build(
     assert all(rooted(node) == "" for node in rccl_nodes)
 
 
+@pytest.mark.full
 def test_an_image_without_git_is_told(
     rccl_nodes: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -386,6 +390,7 @@ def test_ctrl_c_ends_an_analysis(
     assert len(folder_of(tmp_path).load_manifest().run.files) == 1
 
 
+@pytest.mark.full
 def test_a_job_that_failed_is_not_analysed(
     analysed: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ def registry(lab: Lab, tiny_image: str) -> Iterator[Node]:
         node.run("docker", "rmi", "--force", PULLED, check=False)
 
 
-@pytest.mark.parametrize("policy", ["missing", "always"])
+@pytest.mark.parametrize("policy", ["missing", pytest.param("always", marks=pytest.mark.full)])
 def test_an_image_is_pulled(registry: Node, cluster_file: ClusterFile, tmp_path: Path, policy: str) -> None:
     lay_out([registry], TALKS)
     bench = benchmark_file(tmp_path, PULLED, docker=f"{{image: '{PULLED}', pull: {policy}}}")
@@ -76,7 +76,15 @@ def test_an_image_is_loaded_from_a_file_on_the_node(
         node.run("docker", "rmi", "--force", "from/tar", check=False)
 
 
-@pytest.mark.parametrize("name", ["docker.io/cvs-lab/tiny", "cvs-lab/tiny:latest", "{id}", "{short}"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "docker.io/cvs-lab/tiny",
+        "{short}",
+        pytest.param("cvs-lab/tiny:latest", marks=pytest.mark.full),
+        pytest.param("{id}", marks=pytest.mark.full),
+    ],
+)
 def test_an_image_is_found_by_any_of_its_names(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, name: str
 ) -> None:
@@ -110,9 +118,15 @@ POOR = "cvs-lab/poor"
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        ("sleep", f"programs missing in the image {POOR}: sleep; install coreutils"),
+        pytest.param(
+            "sleep", f"programs missing in the image {POOR}: sleep; install coreutils", marks=pytest.mark.full
+        ),
         ("timeout", f"programs missing in the image {POOR}: timeout; install coreutils"),
-        ("setsid", f"programs missing in the image {POOR}: setsid; install util-linux"),
+        pytest.param(
+            "setsid",
+            f"programs missing in the image {POOR}: setsid; install util-linux",
+            marks=pytest.mark.full,
+        ),
         ("sh", f"the image {POOR} has no sh that runs: "),
     ],
 )

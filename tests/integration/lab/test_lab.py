@@ -26,9 +26,9 @@ pytestmark = pytest.mark.lab
 
 KEEPS_OUT = [
     (faults.link_down, "No route to host"),
-    pytest.param(faults.blackhole, "Connection timed out", marks=pytest.mark.full),
+    (faults.blackhole, "Connection timed out"),
     (faults.hang, "timed out during banner exchange"),
-    pytest.param(faults.power_off, "No route to host", marks=pytest.mark.full),
+    (faults.power_off, "No route to host"),
     (faults.stop_sshd, "Connection refused"),
     (faults.host_key, "Host key verification failed"),
 ]
@@ -149,6 +149,7 @@ def test_up_changes_nothing_on_a_sound_node_and_mends_another(lab: Lab) -> None:
     assert_sound(lab, node1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("fault", "words"), KEEPS_OUT)
 def test_a_fault_keeps_clients_out_until_it_is_healed(lab: Lab, fault: Fault, words: str) -> None:
     node0, node1 = lab.nodes[:2]
@@ -161,6 +162,7 @@ def test_a_fault_keeps_clients_out_until_it_is_healed(lab: Lab, fault: Fault, wo
     assert_sound(lab, node1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("fault", "goes_on"), [(faults.stop_dockerd, False), (faults.kill_dockerd, True)])
 def test_an_engine_that_is_gone(lab: Lab, tiny_image: str, fault: Fault, goes_on: bool) -> None:
     node = lab.nodes[1]
@@ -174,6 +176,7 @@ def test_an_engine_that_is_gone(lab: Lab, tiny_image: str, fault: Fault, goes_on
     said(lab, node, "docker rm left")
 
 
+@pytest.mark.full
 def test_sessions_are_dropped_and_new_ones_work(lab: Lab) -> None:
     node = lab.nodes[1]
     words = ["ssh", "-F", str(lab.ssh_config), node.name, "echo in; cat"]
@@ -187,6 +190,7 @@ def test_sessions_are_dropped_and_new_ones_work(lab: Lab) -> None:
     assert_sound(lab, node)
 
 
+@pytest.mark.full
 def test_some_packets_are_lost(lab: Lab) -> None:
     node = lab.nodes[1]
     faults.loss(node, percent=30)
@@ -225,6 +229,7 @@ def test_a_delay_is_had_or_refused_with_the_reason(lab: Lab) -> None:
         assert time.monotonic() - start > 0.8
 
 
+@pytest.mark.full
 def test_a_disk_that_is_full(lab: Lab) -> None:
     node = lab.nodes[1]
     faults.small_disk(node, fill=True)

@@ -108,7 +108,7 @@ def test_two_users_on_the_same_nodes_at_the_same_time(
 
 
 @pytest.mark.usefixtures("guests")
-@pytest.mark.parametrize("verb", ["run -d", "create"])
+@pytest.mark.parametrize("verb", ["run -d", pytest.param("create", marks=pytest.mark.full)])
 def test_a_namesake_that_is_not_of_cvs_is_refused_and_still_there(
     verb: str, lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -242,6 +242,7 @@ def test_what_is_not_ours_stays_whatever_is_asked_for(
     assert containers(node) == {"aorta-benchmark": "running", "bobs-old": "running"}
 
 
+@pytest.mark.full
 def test_a_node_that_cannot_be_reached_costs_no_other(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile
 ) -> None:

@@ -67,6 +67,10 @@ UNFIT: dict[str, tuple[Callable[[Lab, dict[str, str]], None], str, str]] = {
 }
 
 
+SEEN_ELSEWHERE = ("nccl", "loopback", "daemon", "sshd")
+"""In unit tests, or by other tests of nodes."""
+
+
 @pytest.fixture
 def clean_images(lab: Lab) -> Iterator[None]:
     yield
@@ -75,7 +79,10 @@ def clean_images(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("clean_images")
-@pytest.mark.parametrize("unfit", UNFIT)
+@pytest.mark.parametrize(
+    "unfit",
+    [pytest.param(name, marks=[pytest.mark.full] if name in SEEN_ELSEWHERE else []) for name in UNFIT],
+)
 def test_a_node_that_is_unfit_is_named_with_what_to_do(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, unfit: str
 ) -> None:

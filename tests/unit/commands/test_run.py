@@ -206,9 +206,9 @@ def test_the_whole_plan(command: Command) -> None:
         "node-a: node rank 1",
         "reached      by SSH as alice@node-a:2222, key /home/alice/.ssh/id_ed25519",
         ", passphrase, via alice@login:22, known_hosts ",
-        "/home/alice/aorta at /mnt",
+        "/home/alice/aorta [on the node] at /mnt [in the container]",
         "/dev/kfd, /dev/dri; groups video, render",
-        "must exist   train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh",
+        "must exist   below aorta_path: train.py, config/profile_overlap_2gpu.yaml, scripts/build_rccl.sh",
         "torchrun --nnodes=2 --node_rank=1 --nproc_per_node=8",
     ):
         assert text in done.stdout
@@ -308,10 +308,10 @@ def test_the_way_to_each_node(command: Command, files: Files) -> None:
         with pytest.raises(BlockingIOError):
             server.accept()
     assert (done.returncode, done.stderr) == (0, "")
+    here = f"known_hosts /known, strict, ssh config {files.cluster_file.parent}/ssh_config; files [here]"
     assert [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if "  reached " in line] == [
-        "by SSH as alice@node-0:22, key /none (missing), known_hosts /known, strict",
-        f"by SSH as alice@127.0.0.1:{port}, key /none (missing), via carol@localhost:{port},"
-        " known_hosts /known, strict",
+        f"by SSH as alice@node-0:22, key /none (missing), {here}",
+        f"by SSH as alice@127.0.0.1:{port}, key /none (missing), via carol@localhost:{port}, {here}",
     ]
 
 
