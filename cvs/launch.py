@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, field_serializer
 
 from cvs.config import AortaConfig, ClusterConfig
-from cvs.config.model import shown, shown_argument
+from cvs.config.model import shown, shown_arguments, shown_words
 from cvs.models import Accelerator, Frozen
 from cvs.topology import NodeAddress, topology_of
 
@@ -53,7 +53,7 @@ class Variable(Frozen):
 
     @field_serializer("value")
     def _without_secret(self, value: str) -> str:
-        return shown(self.name, " ".join(map(shown_argument, value.split(" "))))
+        return shown_words(self.name, value)
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return self.model_dump().items()
@@ -157,7 +157,7 @@ class NodePlan(Frozen):
 
     @field_serializer("argv")
     def _without_secrets(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(shown_argument, argv))
+        return tuple(shown_arguments(argv))
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return self.model_dump().items()

@@ -87,12 +87,12 @@ def _as_it_is(plan: LaunchPlan) -> LaunchPlan:
 
 
 def each_once(told: Iterable[str]) -> str:
-    """Several reasons in one line; what one has said already, or a part of it, another does not say again."""
+    """Several reasons in one line; one that begins as another did tells only what is new."""
     parts: list[str] = []
     for text in told:
-        for part in text.split("; "):
-            if not any(part in earlier for earlier in parts):
-                parts.append(part)
+        first, *others = text.split("; ")
+        is_known = any(first in earlier for earlier in parts)
+        parts += [part for part in others if part not in parts] if is_known else [first, *others]
     return "; ".join(parts)
 
 

@@ -152,7 +152,7 @@ def test_a_defect_in_the_search_for_the_cause_does_not_cost_the_record(
         (["a: no way; is it up?"], "a: no way; is it up?"),
         (["a: no way; is it up?", "a: no way; is it up?; all is left"], "a: no way; is it up?; all is left"),
         (["a ended first: x", "a: y", "a: y"], "a ended first: x; a: y"),
-        (["a: x; hint", "b: x; hint"], "a: x; hint; b: x"),
+        (["a: x; hint", "b: x; hint"], "a: x; hint; b: x; hint"),
         ([], ""),
     ],
 )
