@@ -106,9 +106,9 @@ def test_who_waits_long_is_told_the_time_that_is_left(
     monkeypatch.setattr(_base_runner, "_HOLD_TOLD_EVERY", 0)
     said: list[str] = []
     with pytest.raises(NodeInUse, match="in use by run run-a of "):
-        AortaRunner(*files.load(), console=said.append).execute(folder, wait=3)
+        AortaRunner(*files.load(), console=said.append).execute(folder, wait=4)
     left = [int(line.removeprefix("cvs | waiting up to ").partition(" s ")[0]) for line in said]
-    assert (left[0], left[-1]) == (3, 1)
+    assert left[0] == 4 > left[-1] > 0
     assert left == sorted(left, reverse=True)
 
 
