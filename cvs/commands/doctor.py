@@ -20,7 +20,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Check every node for the job of the benchmark file, all at once, as a run does before it"
         " starts; nothing is pulled, cloned, built or left. Exit code 0 if all nodes are fit; 1 if one is"
         " not; 3 if none can be reached.",
-        epilog="example:\n  cvs doctor --cluster_file cluster.json --config_file aorta_benchmark.yaml\n",
+        epilog="example:\n  cvs copy-config --all\n"
+        "  cvs doctor --cluster_file local_cluster.json --config_file aorta_local.yaml\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_file_options(parser, required=True)

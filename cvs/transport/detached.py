@@ -73,8 +73,8 @@ _SIGNALLED = 128
 def clean_command(folder: str) -> list[str]:
     """Command that makes a job's folder, without what an earlier job left in it."""
     makes = (
-        'mkdir -p "$1" && cd "$1" && rm -f pid console.log && printf "%9s\\n" "" > exit_code'
-        ' || { echo "cannot write to $1; is there space left on its disk?" >&2; exit 1; }'
+        'mkdir -p "$1" && cd "$1" && rm -f pid console.log && { printf "%9s\\n" "" > exit_code'
+        ' || { echo "cannot write to $1; is there space left on its disk?" >&2; exit 1; }; }'
     )
     return ["sh", "-c", makes, "sh", folder]
 
