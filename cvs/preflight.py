@@ -167,7 +167,9 @@ def nccl_interfaces(value: str, there: tuple[str, ...]) -> list[str]:
     """
     excludes, value = value.startswith("^"), value.removeprefix("^")
     whole, value = value.startswith("="), value.removeprefix("=")
-    names = [name for name in value.split(",") if name]
+    names = [name.partition(":")[0] for name in value.split(",") if name]  # a port may follow
+    if not names:
+        return [] if excludes else list(there)
     matches: Callable[[str], bool] = (
         (lambda name: name in names) if whole else (lambda name: name.startswith(tuple(names)))
     )

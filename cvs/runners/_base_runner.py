@@ -41,6 +41,8 @@ from cvs.transport.choice import Way, transport_to, ways
 __all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
 
 _START_SECONDS = 60
+_BUILD_SPARE_SECONDS = 60
+"""For a build to be ended and told of where its own time is over."""
 _HOLD_PAUSE = 2
 """Seconds, at most, between two looks at nodes that another run holds."""
 _HOLD_TOLD_EVERY = 60
@@ -99,7 +101,8 @@ def each_once(told: Iterable[str]) -> str:
 def _print(line: str) -> None:
     # Where nobody reads any more (a closed pipe), the logs still have every line.
     with suppress(OSError, ValueError):
-        print(line, flush=True)
+        # In one piece, since several threads print.
+        print(f"{line}\n", end="", flush=True)
 
 
 class BaseRunner(ABC):
@@ -209,7 +212,7 @@ class BaseRunner(ABC):
         """
         checks = Preflight(self.cluster.max_parallel)
         self._make_nodes(folder)
-        with Interrupts():
+        with Interrupts() as interrupts:
             try:
                 self._find_python()
                 held = self._hold_for_checks(checks)
@@ -219,11 +222,17 @@ class BaseRunner(ABC):
                 self._replan()
                 ready = checks.prepare(ready, self.plan.limits.total)
                 checks.ready(self.plan, ready)
-                if len(ready) == len(self._nodes):
+                if self._nodes[0] in ready:
                     self._replan(master_port=self._free_port())
                     checks.meet(self.plan, ready)
+                interrupts.shield()
+            except BaseException:
+                interrupts.shield()
+                raise
             finally:
                 self._on_all(RunNode.leave, "leaving the nodes", self.plan.limits.teardown)
+        if interrupts.count:
+            raise KeyboardInterrupt
         return checks.findings
 
     def _hold_for_checks(self, checks: Preflight) -> list[RunNode]:
@@ -286,14 +295,19 @@ class BaseRunner(ABC):
                 self.console(f"cvs | {outcome.value}")
         return "; ".join(busy) or None
 
-    def _hold_all(self) -> list[Outcome[RunNode, str | None]]:
-        me = Holder(
+    @cached_property
+    def _me(self) -> Holder:
+        return Holder(
             run_id=self._folder.run_id,
             user=user_name(),
             host=socket.gethostname(),
             since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
-        return self._side_by_side(lambda node: node.hold(me), "taking the node", self.plan.limits.teardown)
+
+    def _hold_all(self) -> list[Outcome[RunNode, str | None]]:
+        return self._side_by_side(
+            lambda node: node.hold(self._me), "taking the node", self.plan.limits.teardown
+        )
 
     def _let_go(self) -> None:
         for node in self._nodes:
@@ -346,11 +360,13 @@ class BaseRunner(ABC):
         """
         self._find_python()
         self._check(lambda checks: checks.before(self.plan, self._nodes))
-        self._on_all(RunNode.prepare, "set-up", self.plan.limits.total)
-        self._settle([])
+        # Where the job may go on without a node, one that hangs must leave it time to do so.
+        share = self.plan.limits.total if self.plan.min_nodes is None else self.plan.limits.total / 2
+        self._on_all(RunNode.prepare, "set-up", share)
+        self._check(lambda checks: checks.prepared(self._nodes))
         self._on_all(RunNode.find_sharing, "a look at the folders", self.plan.limits.transfer)
         self._build()
-        self._settle([])
+        self._check(lambda checks: checks.prepared(self._nodes))
         self._check(lambda checks: checks.ready(self.plan, self._nodes))
         found = [
             *(text for node in self._nodes for text in node.runtime.warnings),
@@ -367,7 +383,7 @@ class BaseRunner(ABC):
                 some,
                 lambda node: node.build(deadline),
                 what="the build",
-                timeout=max(deadline - time.monotonic(), 1),
+                timeout=max(deadline - time.monotonic(), 1) + _BUILD_SPARE_SECONDS,
                 at_most=self.cluster.max_parallel,
             ):
                 if outcome.error:
@@ -411,6 +427,8 @@ class BaseRunner(ABC):
         Raises: RunError: they do not.
         """
         rest = [node for node in self._nodes if node not in unfit]
+        if any(node.is_in_use for node in unfit):
+            raise RunError(f"set-up failed: {self._errors()}")  # nothing is wrong with those
         least, named = self.plan.min_nodes, self._named_rendezvous()
         if least is None or len(rest) < least:
             few = "" if least is None else f"; {len(rest)} nodes are left, and min_nodes is {least}"
@@ -427,6 +445,10 @@ class BaseRunner(ABC):
                 self._warnings.append(str(outcome.error))
         self._nodes = rest
         self._replan(excluded=tuple(self._excluded))
+        # A folder that nodes share was perhaps held by one that is gone.
+        self._on_all(lambda node: node.runtime.keep(self._me), "taking the node", self.plan.limits.teardown)
+        if errors := self._errors():
+            raise RunError(f"set-up failed: {errors}")
 
     def _named_rendezvous(self) -> str | None:
         """The key that names where the nodes meet, whichever of them is the head."""
@@ -448,12 +470,25 @@ class BaseRunner(ABC):
 
         A rendezvous port that another process has taken costs one more start, on another port.
         """
-        if self.plan.rendezvous.port is None:
-            self._replan(master_port=self._free_port())
-        self._check(lambda checks: checks.meet(self.plan, self._nodes))
+        self._agree_on_port()
         self._launch()
         if self._port_is_taken:
             self._start_over()
+
+    def _agree_on_port(self) -> None:
+        """Have a port that every node reaches the head at; anew where a node is left out."""
+        is_given = self.plan.rendezvous.port is not None
+        tried: list[RunNode] = []
+        while tried != self._nodes:
+            tried = list(self._nodes)
+            try:
+                if not is_given:
+                    self._replan(master_port=self._free_port())
+            except CvsError as error:
+                self._nodes[0].note(error)
+                self._settle([])
+            else:
+                self._check(lambda checks: checks.meet(self.plan, self._nodes))
 
     def _start_over(self) -> None:
         taken = self.plan.rendezvous.port

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from cvs.errors import CvsError, RunError, TransportError
+from cvs.errors import CvsError, NodeInUse, RunError, TransportError
 from cvs.failure import NodeTrail, RankTrail, port_taken
 from cvs.hang import RankStack
 from cvs.launch import ROCM_DEVICES, LaunchPlan, NodePlan
@@ -65,6 +65,8 @@ class RunNode:
         self.facts: dict[str, str] = {}
         self.files: list[TraceFile] = []
         self.errors: list[str] = []
+        self.is_in_use = False
+        """Whether another run has it."""
         self.left_running: list[int] = []
         self.heard: float | None = None
         """When the job was last heard of here, on the monotonic clock; None: not yet."""
@@ -436,6 +438,7 @@ class RunNode:
 
     def note(self, error: CvsError) -> None:
         """Keep an error of this node for the record."""
+        self.is_in_use = self.is_in_use or isinstance(error, NodeInUse)
         self.errors.append(str(error))
 
     def result(self) -> NodeResult:

@@ -64,10 +64,14 @@ class Preflight:
         text = text.removeprefix(f"{node.name}: ")
         self.findings.append(Finding(node=node.name, check=check, status="warning", text=text))
 
+    def prepared(self, nodes: Sequence[RunNode]) -> None:
+        """Note the nodes that could not be prepared."""
+        self.findings += [_found(node, "ready", error) for node in nodes for error in node.errors]
+
     def ready(self, plan: LaunchPlan, nodes: Sequence[RunNode]) -> None:
-        """Look from where the job will run, on the nodes that could be prepared."""
-        self.findings += [_found(node, "ready", error) for node in nodes for error in node.errors or [""]]
-        looks = self._on_all([node for node in nodes if not node.errors], "write", RunNode.probe)
+        """Look from where the job will run, on nodes that are prepared."""
+        self.findings += [_found(node, "ready") for node in nodes]
+        looks = self._on_all(nodes, "write", RunNode.probe)
         self.findings += preflight.findings_of_jobs(plan, {node.name: look for node, look in looks.items()})
 
     def meet(self, plan: LaunchPlan, nodes: Sequence[RunNode]) -> None:
@@ -93,7 +97,12 @@ class Preflight:
         except CvsError as error:
             self.findings.append(_found(head, "port", str(error)))
             return
-        where = f"{head.name}, at {plan.rendezvous.address} port {plan.rendezvous.port}"
+        container = plan.head.container
+        if container is not None and container.network_mode != "host":
+            own = f" (docker.network_mode is {container.network_mode})"
+        else:
+            own = ""
+        where = f"{head.name}, at {plan.rendezvous.address} port {plan.rendezvous.port}{own}"
         self.findings += [
             _found(node, "port", f"does not reach the head, {where}: {problem}" if problem else "")
             for node, problem in answers.items()

@@ -284,6 +284,14 @@ class _Pool(urllib3.connectionpool.HTTPConnectionPool):
     def _new_conn(self) -> Any:
         return _Connection(self._dial)
 
+    def _put_conn(self, conn: Any) -> None:
+        # Nor for the log, where one that was in use beside the kept one is closed.
+        assert self.pool is not None
+        try:
+            self.pool.put(conn, block=False)
+        except queue.Full:
+            conn.close()
+
     def _get_conn(self, timeout: float | None = None) -> Any:
         # Not urllib3's own way, which asks an SSH channel for a file descriptor at every turn.
         del timeout

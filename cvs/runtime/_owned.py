@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -101,10 +101,11 @@ class Container:
     @property
     def _expires(self) -> datetime:
         """A mark that cannot be read gives it all time."""
-        try:
-            return datetime.fromisoformat(self.labels[EXPIRES])
-        except (KeyError, ValueError):
-            return datetime.max.replace(tzinfo=timezone.utc)
+        with suppress(KeyError, ValueError):
+            expires = datetime.fromisoformat(self.labels[EXPIRES])
+            if expires.tzinfo is not None:
+                return expires
+        return datetime.max.replace(tzinfo=timezone.utc)
 
 
 class Containers:

@@ -7,6 +7,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from cvs.errors import EnvironmentFault, RunError
@@ -56,6 +57,12 @@ class Runtime(ABC):
         Raises: NodeInUse: another run holds the node; CvsError: what was left there cannot be ended.
         """
 
+    def keep(self, holder: Holder) -> None:  # noqa: B027  (most hold their node for themselves)
+        """Hold the node still, where another node of this run, which is gone now, did so for this one, too.
+
+        Raises: CvsError: it is another's now, or cannot be held.
+        """
+
     @abstractmethod
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """Make the node ready; returns what the job will be made with there (versions, GPU names).
@@ -86,6 +93,10 @@ class Runtime(ABC):
         """
         if Workload(self.plan, self.transport).is_to_be_cloned:
             folder = self.plan.copied_from or self.plan.aorta_path
+            parent = str(PurePosixPath(folder).parent)
+            if self.transport.run(["test", "-d", parent, "-a", "-w", parent], timeout=30).exit_code:
+                why = f"there is no folder {parent} that the login user can write"
+                raise RunError(f"{self.plan.node}: aorta_path {folder} cannot be cloned: {why}")
             return f"aorta_path {folder} is not there yet; a run clones it"
         return None
 

@@ -16,6 +16,7 @@ import docker
 from docker.types import DeviceRequest, Mount, Ulimit
 from docker.utils import parse_bytes
 
+from cvs.config.model import HIDDEN, is_secret
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError, TransportError
 from cvs.hang import RankStack
 from cvs.launch import AnalysisStep, ContainerPlan, NodePlan
@@ -437,8 +438,17 @@ class DockerRuntime(Runtime):
         process.drain(5)
         if code:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
-            raise RunError(f"{self.plan.node}: {what} ended with {how}: {_in_a_line(end)}")
+            raise RunError(
+                f"{self.plan.node}: {what} ended with {how}: {self._without_secrets(_in_a_line(end))}"
+            )
         self._run(["rm", "-rf", str(PurePosixPath(self.plan.out_dir, _BESIDE))])
+
+    def _without_secrets(self, text: str) -> str:
+        """What a program said, without the values of the job's secret variables."""
+        for name, value in self.plan.variables().items():
+            if value and is_secret(name):
+                text = text.replace(value, HIDDEN)
+        return text
 
     def break_off(self) -> None:
         """See `Runtime.break_off`."""

@@ -77,6 +77,8 @@ class ProcessRuntime(Runtime):
     """Plain processes, started by the plan's interpreter."""
 
     _session = 0
+    _holds = False
+    """Whether the folder's lock is held by this node, and not by another that shares the folder."""
 
     def hold(self, holder: Holder) -> str | None:
         """See `Runtime.hold`."""
@@ -94,7 +96,9 @@ class ProcessRuntime(Runtime):
         """Who held it last; a folder that several nodes share one of them holds for all."""
         machine = self.transport.run(["sh", "-c", _MACHINE], timeout=30).stdout.strip()
         try:
-            return self.transport.hold(self.plan.aorta_path, holder.model_copy(update={"machine": machine}))
+            earlier = self.transport.hold(
+                self.plan.aorta_path, holder.model_copy(update={"machine": machine})
+            )
         except NodeInUse as busy:
             if busy.run_id != holder.run_id:
                 raise
@@ -104,6 +108,13 @@ class ProcessRuntime(Runtime):
                 f"{self.plan.node}: aorta_path {self.plan.aorta_path} is that of another node of this run,"
                 " and so is the machine; name each machine once in node_dict"
             ) from None
+        self._holds = True
+        return earlier
+
+    def keep(self, holder: Holder) -> None:
+        """See `Runtime.keep`."""
+        if not self._holds:
+            self._taken(holder)
 
     def prepare(self, *, timeout: float) -> dict[str, str]:
         """See `Runtime.prepare`; a local node gets its own copy of the workload."""

@@ -223,10 +223,10 @@ def test_a_node_that_cannot_be_prepared(nodes_of: NodesOf) -> None:
     }
 
 
-def test_a_node_that_is_not_ready_is_not_looked_at(nodes_of: NodesOf) -> None:
+def test_a_node_that_could_not_be_prepared_is_noted(nodes_of: NodesOf) -> None:
     nodes = nodes_of({"a": {}, "b": {"errors": ["b: no image", "one machine under two names"]}})
-    nodes.checks.ready(nodes.plan, nodes.nodes)
-    assert nodes.found()["b"] == ["ready bad: no image", "ready bad: one machine under two names"]
+    nodes.checks.prepared(nodes.nodes)
+    assert nodes.found() == {"a": [], "b": ["ready bad: no image", "ready bad: one machine under two names"]}
     assert nodes.doubles[1].asked == []
 
 
