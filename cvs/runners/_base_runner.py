@@ -513,12 +513,14 @@ class BaseRunner(ABC):
         self._stall = Stall(self._nodes, self.plan.limits, self.console)
         alarms = (self._node_alarm, self._port_alarm, self._stall)
         watch = Watch({}, self.plan.limits, deadline, on_end=self._note_end, alarms=alarms)
+        is_over = False
         try:
             self._on_all(lambda node: node.start(self.console), "starting the job", _START_SECONDS)
+            is_over = True
         finally:
-            # Also where the start failed half-way, or Ctrl-C came between two nodes.
+            # Also where the start failed half-way, or Ctrl-C came meanwhile.
             watch.jobs = {node.plan.node_rank: node.watched for node in self._nodes if node.watched}
-            if len(watch.jobs) < len(self._nodes):
+            if not is_over or len(watch.jobs) < len(self._nodes):
                 watch.stop(0)
         if errors := self._errors():
             raise RunError(f"the job could not be started everywhere: {errors}")
