@@ -324,13 +324,16 @@ class RunNode:
 
     def end(self) -> None:
         """Make sure that nothing of the job runs on the node any more."""
-        if self._lock.locked():
+        was_busy = self._lock.locked()
+        if was_busy:
             with suppress(CvsError):  # what cannot be told so is told below
                 self.runtime.break_off()
         if self._lock.acquire(timeout=_WAIT_SECONDS):  # a start that is under way
             self._lock.release()
         process: Process | None = self.watched.process if self.watched else None
-        if self.watched and process is not None and process.poll() is None and process.lost is None:
+        # A job that was broken off while it was started may have ended of that.
+        runs = process is not None and process.lost is None and (was_busy or process.poll() is None)
+        if self.watched and process is not None and runs:
             self.watched.stopped = True
             with suppress(CvsError):  # what the signal does not reach, the next line does
                 process.signal(signal.SIGKILL)
