@@ -132,6 +132,7 @@ def put_interpreter(node: Node) -> None:
     own(node)
 
 
+@pytest.mark.full
 def test_a_clone_that_fails_on_one_node_leaves_nothing_there(
     nodes: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_ctrl_c_ends_a_clone(
         assert node.run("ls", "-A", WORK).stdout.split() == ["origin"]
 
 
+@pytest.mark.full
 def test_a_password_is_seen_nowhere(
     rccl_nodes: list[Node],
     origin: Repository,
@@ -291,6 +293,7 @@ def test_what_is_there_is_used_where_nobody_answers(
     assert told.endswith(", which is in /mnt/rccl, is used")
 
 
+@pytest.mark.full
 def test_a_build_that_fails_is_told_by_its_last_lines(
     rccl_nodes: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -377,6 +380,7 @@ def test_workbooks_come_home_and_a_failed_analysis_is_a_warning(
     assert warnings_of(tmp_path) == []
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_an_analysis(
     analysed: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_ranks_and_world_are_those_of_the_nodes_that_are_left(
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("least", "keys", "says"),
     [
@@ -77,6 +78,7 @@ def test_without_enough_nodes_or_the_named_head_the_run_fails(
     assert "ranks start on" not in done.stdout
 
 
+@pytest.mark.full
 def test_a_container_on_a_node_that_is_left_out_is_gone(
     lab: Lab, cluster_file: ClusterFile, tiny_image: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from lab.strikes import MOMENTS, TABLE, still_left, struck
 pytestmark = pytest.mark.lab
 
 CHOICE = {
-    *(("link-down", "run"), ("blackhole", "collection"), ("hang", "setup"), ("power-off", "setup")),
+    *(("link-down", "collection"), ("blackhole", "before"), ("hang", "setup"), ("power-off", "setup")),
     *(("stop-sshd", "run"), ("drop-sessions", "collection"), ("host-key", "before")),
     *(("stop-dockerd", "run"), ("kill-dockerd", "collection"), ("loss", "run"), ("slow", "setup")),
     ("small-disk", "run"),

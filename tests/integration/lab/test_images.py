@@ -76,6 +76,7 @@ def test_an_image_is_loaded_from_a_file_on_the_node(
         node.run("docker", "rmi", "--force", "from/tar", check=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [
@@ -98,6 +99,7 @@ def test_an_image_is_found_by_any_of_its_names(
     assert result.facts["image"] == whole
 
 
+@pytest.mark.full
 def test_an_image_with_another_tag_is_another(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

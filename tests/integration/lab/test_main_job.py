@@ -123,6 +123,7 @@ def assert_good(nodes: list[Node], folder: RunFolder) -> None:
         assert rooted(node) == "", "given back to the login user"
 
 
+@pytest.mark.full
 def test_the_checks_of_the_page_are_content_with_sound_nodes(
     lab: Lab, torch_image: str, checkout: Path
 ) -> None:
@@ -182,7 +183,7 @@ UNFIT: dict[str, tuple[Callable[[Lab], None], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("unfit", UNFIT)
+@pytest.mark.parametrize("unfit", ["hosts", pytest.param("firewall", marks=pytest.mark.full)])
 def test_nodes_that_would_not_meet_are_told_before_the_job_starts(
     lab: Lab, torch_image: str, cluster_file: ClusterFile, tmp_path: Path, unfit: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_namesake_that_is_not_of_cvs_is_refused_and_still_there(
     assert containers(lab.nodes[0]) == {}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("guests")
 def test_who_has_the_gpus_too_is_in_the_report(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
@@ -143,6 +144,7 @@ def test_who_has_the_gpus_too_is_in_the_report(
     assert containers(node) == {"trains": "running", "serves": "running"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("guests")
 def test_a_container_that_was_never_started_is_in_use_for_a_while_and_then_removed(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
@@ -202,6 +204,7 @@ def test_what_a_killed_cvs_left_running_goes_by_the_name_of_its_run(
     assert cleanup(cluster, "--run", run_id).stdout.count(f": nothing of run {run_id}\n") == 2
 
 
+@pytest.mark.full
 def test_what_has_ended_goes_without_a_name_and_what_root_wrote_is_given_back(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -221,6 +224,7 @@ def test_what_has_ended_goes_without_a_name_and_what_root_wrote_is_given_back(
     assert rooted(node) == ""
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("guests")
 def test_what_is_not_ours_stays_whatever_is_asked_for(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
@@ -268,6 +272,7 @@ def test_a_node_that_cannot_be_reached_costs_no_other(
     assert cleanup(cluster).stdout.count("nothing is left") == 2
 
 
+@pytest.mark.full
 def test_plain_processes_go_by_the_name_of_their_run(
     lab: Lab, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

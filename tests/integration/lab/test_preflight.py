@@ -116,6 +116,7 @@ def test_sound_nodes_are_fit_and_nothing_is_left_there(
     assert rows[-1] == "4 of 4 nodes fit"
 
 
+@pytest.mark.full
 def test_what_a_run_would_fetch_is_no_fault(lab: Lab, cluster_file: ClusterFile, tmp_path: Path) -> None:
     lay_out(lab.nodes[:2], TALKS)
     bench = benchmark_file(tmp_path, "cvs-lab/none", docker="{image: cvs-lab/none}")
@@ -141,6 +142,7 @@ def test_a_run_tells_all_that_is_wrong_at_once_and_starts_nothing(
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.full
 def test_without_preflight_the_job_is_started_all_the_same(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_what_the_container_is_like(
     assert len({file.path for file in folder.load_manifest().run.files}) == 4
 
 
+@pytest.mark.full
 def test_cvs_on_the_head_itself(lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path) -> None:
     """The head's folder is here, too, by the same path: it gets a link, and nothing is collected by that."""
     nodes = lab.nodes[:2]
@@ -146,6 +147,7 @@ def test_ctrl_c_stops_everything(
     # That nothing is left on the nodes, the fixture `clean_nodes` looks after.
 
 
+@pytest.mark.full
 def test_the_others_go_on_where_a_container_is_killed_and_are_stopped(
     lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ def test_what_a_killed_cvs_left_is_in_the_way_until_it_ends_and_is_then_removed(
 WRITES = TRAINS_FOR_EVER.replace("while", "mkdir -p of/root\nwhile", 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "act", ["rename $(docker ps -q) other", pytest.param("pause $(docker ps -q)", marks=pytest.mark.full)]
 )
@@ -207,6 +210,7 @@ def test_a_container_that_others_touch_is_cleared_up_all_the_same(
     assert rooted(node) == "", "given back to the login user"
 
 
+@pytest.mark.full
 def test_an_engine_that_is_killed_is_told_once_and_the_next_run_clears_up(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -235,6 +239,7 @@ def test_an_engine_that_is_killed_is_told_once_and_the_next_run_clears_up(
 # --- what the container is made of ------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_nothing_of_the_users_own_docker_config_reaches_a_node(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +256,7 @@ def test_nothing_of_the_users_own_docker_config_reaches_a_node(
         process.communicate(timeout=60)
 
 
+@pytest.mark.full
 def test_volumes(lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path) -> None:
     node = lab.nodes[0]
     lay_out(

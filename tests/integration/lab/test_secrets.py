@@ -373,6 +373,7 @@ def test_a_wrong_password(lab: Lab, calls: Calls) -> None:
     assert f"the login as {BY_PASSWORD.name} is refused" in console.read_text()
 
 
+@pytest.mark.full
 def test_a_wrong_passphrase(key: Path, lab: Lab, calls: Calls) -> None:
     calls.variables["PASSPHRASE"] = calls.marked["wrong passphrase"]
     by_key = {"priv_key_file": str(key), "priv_key_passphrase": "${PASSPHRASE}"}
@@ -381,6 +382,7 @@ def test_a_wrong_passphrase(key: Path, lab: Lab, calls: Calls) -> None:
     assert f"key {key} does not open with the passphrase" in console.read_text()
 
 
+@pytest.mark.full
 def test_a_registry_that_refuses(registry: Node, lab: Lab, calls: Calls) -> None:
     lay_out([registry], TRAINS)
     docker_config(calls.given / "docker", calls.marked["wrong registry"])
@@ -393,6 +395,7 @@ def test_a_registry_that_refuses(registry: Node, lab: Lab, calls: Calls) -> None
 SHARED = "/shared/aorta"
 
 
+@pytest.mark.full
 def test_a_job_that_fails_after_a_login_by_password(lab: Lab, calls: Calls) -> None:
     """As plain processes, whose environment goes over the connection of the login."""
     calls.marked["password"] = calls.variables["PASSWORD"] = lab.password

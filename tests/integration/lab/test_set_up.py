@@ -88,7 +88,13 @@ def found_again(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("found_again")
-@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize(
+    "missing",
+    [
+        pytest.param(name, marks=[] if name in ("image", "script", "programs") else [pytest.mark.full])
+        for name in MISSING
+    ],
+)
 def test_what_is_missing_on_a_node_is_named(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, missing: str
 ) -> None:

@@ -26,7 +26,7 @@ ls artifacts/torch_profiler > artifacts/torch_profiler/seen_by_$node.txt
 """
 
 
-@pytest.mark.parametrize("runtime", ["docker", "process"])
+@pytest.mark.parametrize("runtime", ["docker", pytest.param("process", marks=pytest.mark.full)])
 def test_each_rank_comes_home_once_and_each_node_has_its_own_logs(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path, runtime: str
 ) -> None:
