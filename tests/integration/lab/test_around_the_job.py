@@ -89,6 +89,7 @@ def nodes(lab: Lab, tmp_path: Path) -> list[Node]:
 CLONED = {"aorta_auto_clone": "true", "aorta_clone_url": ORIGIN}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("runtime", ["docker", pytest.param("process", marks=pytest.mark.full)])
 def test_it_is_cloned_at_its_revision_and_stays(
     runtime: str,
@@ -248,6 +249,7 @@ def built(nodes: list[Node]) -> list[str]:
     return [(node.root / RCCL.lstrip("/") / "build/release/librccl.so").read_text() for node in nodes]
 
 
+@pytest.mark.full
 def test_it_is_built_once(
     rccl_nodes: list[Node], origin: Repository, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -354,6 +356,7 @@ def analysed(lab: Lab) -> list[Node]:
     return nodes
 
 
+@pytest.mark.full
 def test_workbooks_come_home_and_a_failed_analysis_is_a_warning(
     analysed: list[Node], tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def words_of(folder: RunFolder, node_rank: int) -> str:
     return next(line for line in lines if line.startswith("words: "))
 
 
+@pytest.mark.full
 def test_ranks_and_world_are_those_of_the_nodes_that_are_left(
     lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

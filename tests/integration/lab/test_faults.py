@@ -18,9 +18,9 @@ from lab.strikes import MOMENTS, TABLE, still_left, struck
 pytestmark = pytest.mark.lab
 
 CHOICE = {
-    *(("link-down", "collection"), ("blackhole", "before"), ("hang", "setup"), ("power-off", "setup")),
+    *(("link-down", "before"), ("blackhole", "before"), ("hang", "setup"), ("power-off", "before")),
     *(("stop-sshd", "run"), ("drop-sessions", "collection"), ("host-key", "before")),
-    *(("stop-dockerd", "run"), ("kill-dockerd", "collection"), ("loss", "run"), ("slow", "setup")),
+    *(("stop-dockerd", "run"), ("kill-dockerd", "before"), ("loss", "before"), ("slow", "setup")),
     ("small-disk", "run"),
 }
 """What `make test-lab` runs."""

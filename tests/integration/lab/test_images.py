@@ -56,6 +56,7 @@ def test_an_image_is_pulled(registry: Node, cluster_file: ClusterFile, tmp_path:
     assert result.facts["image"].startswith("sha256:")
 
 
+@pytest.mark.full
 def test_an_image_is_loaded_from_a_file_on_the_node(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

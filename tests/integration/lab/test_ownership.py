@@ -79,6 +79,7 @@ def guests(lab: Lab) -> Iterator[None]:
 # --- before a run -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_two_users_on_the_same_nodes_at_the_same_time(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_container_that_was_never_started_is_in_use_for_a_while_and_then_remov
 # --- cvs cleanup ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_what_a_killed_cvs_left_running_goes_by_the_name_of_its_run(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

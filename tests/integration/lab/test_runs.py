@@ -164,6 +164,7 @@ def test_the_others_go_on_where_a_container_is_killed_and_are_stopped(
     )
 
 
+@pytest.mark.full
 def test_what_a_killed_cvs_left_is_in_the_way_until_it_ends_and_is_then_removed(
     lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:

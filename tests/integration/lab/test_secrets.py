@@ -327,6 +327,7 @@ def files_of(calls: Calls, lab: Lab, cluster: Mapping[str, object], bench: dict[
 # --- the tests --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_run_that_goes_well(
     registry: Node, key: Path, lab: Lab, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
