@@ -16,7 +16,7 @@ TORCH     := torch==2.13.0
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 WITH_TORCH := $(if $(TORCH_PYTHON),,$(VENV)/.torch)
 
-.PHONY: demo test test-all test-lab bench sshd lint types imports docs clean
+.PHONY: demo test test-all test-lab bench tools lint types imports docs clean
 
 demo: $(VENV)/.core $(WITH_TORCH)
 	@$(BIN)/cvs run test_aorta \
@@ -24,11 +24,11 @@ demo: $(VENV)/.core $(WITH_TORCH)
 		--config_file cvs/input/config_file/aorta/aorta_local.yaml \
 		--runs_dir '$(RUNS_DIR)' --training_overrides '$(OVERRIDES)'
 
-test: lint types imports docs sshd $(WITH_TORCH)
+test: lint types imports docs tools $(WITH_TORCH)
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not full and not lab and not alone'
 	$(BIN)/pytest -m 'alone and not full'
 
-test-all: lint types imports docs sshd $(WITH_TORCH)
+test-all: lint types imports docs tools $(WITH_TORCH)
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not alone'
 	$(BIN)/pytest -m alone
 	PYTHONPATH=tests $(BIN)/python -m lab install
@@ -42,8 +42,8 @@ bench: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m lab install
 	PYTHONPATH=tests:. $(BIN)/python -m benchmarks
 
-sshd: $(VENV)/.test
-	PYTHONPATH=tests $(BIN)/python -m lab install openssh-client openssh-server
+tools: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m lab install git openssh-client openssh-server
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

@@ -18,7 +18,7 @@ from cvs.models import Frozen
 FREE_BYTES = 1 << 30
 """Room that a node needs for its logs and traces, and a little more than that for an image."""
 _GIB = 1 << 30
-_CHECKS = "reach docker disk gpus files interfaces ready image devices write rendezvous port".split()
+_CHECKS = "reach docker free disk gpus files interfaces ready image devices write rendezvous port".split()
 """What is looked at, in this order; a table has a column for each."""
 _MARKS = {"good": "ok", "warning": "warn", "bad": "BAD"}
 _Value = TypeVar("_Value", bound=Hashable)

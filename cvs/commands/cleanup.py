@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cvs.commands.exec import _seconds
-from cvs.commands.run import _add_file, add_cluster_file
+from cvs.commands.exec import seconds
+from cvs.commands.run import add_cluster_file, add_file
 
 if TYPE_CHECKING:
     from cvs.runners.cleanup import Cleaned
@@ -31,13 +31,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_cluster_file(parser, required=True)
-    _add_file(parser, "config", "the job: what it runs in, and the name of its container", False)
+    add_file(parser, "config", "the job: what it runs in, and the name of its container", False)
     parser.add_argument(
         "--run", type=_run_id, metavar="ID", help="all of this run, whose cvs is gone; nothing else"
     )
     parser.add_argument("--dry-run", "--dry_run", action="store_true", help="only tell what would go")
     parser.add_argument(
-        "--timeout", type=_seconds, default=_SECONDS, metavar="SECONDS",
+        "--timeout", type=seconds, default=_SECONDS, metavar="SECONDS",
         help=f"for one node ({_SECONDS})",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="what was found on each node as JSON")

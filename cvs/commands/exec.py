@@ -33,7 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--nodes", metavar="LIST", help='only these, such as "node-[0-3],node-7"')
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=_SECONDS,
         metavar="SECONDS",
         help=f"end it on a node after so long ({_SECONDS})",
@@ -42,7 +42,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.set_defaults(handler=_exec)
 
 
-def _seconds(text: str) -> int:
+def seconds(text: str) -> int:
+    """What `--timeout` says."""
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_SECONDS:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to {_MOST_SECONDS}")

@@ -55,15 +55,16 @@ _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 def add_file_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """Declare the two files."""
     add_cluster_file(parser, required=required)
-    _add_file(parser, "config", "the job and its limits", required)
+    add_file(parser, "config", "the job and its limits", required)
 
 
 def add_cluster_file(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """Declare the file of the machines."""
-    _add_file(parser, "cluster", "the machines", required)
+    add_file(parser, "cluster", "the machines", required)
 
 
-def _add_file(parser: argparse.ArgumentParser, name: str, what: str, required: bool) -> None:
+def add_file(parser: argparse.ArgumentParser, name: str, what: str, required: bool) -> None:
+    """Declare one file, `--<name>_file`."""
     option = parser.add_argument(
         f"--{name}_file", f"--{name}-file", metavar="FILE", required=required, help=what
     )

@@ -208,7 +208,7 @@ class BaseRunner(ABC):
 
         What a run would fetch first is a warning; what can be seen only after that is not looked at then.
 
-        Raises: as `execute`, but for `NodeInUse`: a node that another run holds is a warning, too.
+        Raises: as `execute`, but for `NodeInUse`: a node that another run holds is told as one that is not fit.
         """
         checks = Preflight(self.cluster.max_parallel)
         self._make_nodes(folder)
@@ -240,7 +240,7 @@ class BaseRunner(ABC):
         held = []
         for outcome in self._hold_all():
             if isinstance(outcome.error, NodeInUse):
-                checks.warn(outcome.node, "reach", str(outcome.error))
+                checks.in_use(outcome.node, str(outcome.error))
             elif outcome.error:
                 outcome.node.note(outcome.error)
             else:
@@ -513,14 +513,14 @@ class BaseRunner(ABC):
         self._stall = Stall(self._nodes, self.plan.limits, self.console)
         alarms = (self._node_alarm, self._port_alarm, self._stall)
         watch = Watch({}, self.plan.limits, deadline, on_end=self._note_end, alarms=alarms)
-        is_over = False
+        are_started = False
         try:
             self._on_all(lambda node: node.start(self.console), "starting the job", _START_SECONDS)
-            is_over = True
+            are_started = True
         finally:
             # Also where the start failed half-way, or Ctrl-C came meanwhile.
             watch.jobs = {node.plan.node_rank: node.watched for node in self._nodes if node.watched}
-            if not is_over or len(watch.jobs) < len(self._nodes):
+            if not are_started or len(watch.jobs) < len(self._nodes):
                 watch.stop(0)
         if errors := self._errors():
             raise RunError(f"the job could not be started everywhere: {errors}")

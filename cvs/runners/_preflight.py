@@ -59,6 +59,10 @@ class Preflight:
         """Make nodes ready for a look from where the job will run; those where that worked."""
         return list(self._on_all(nodes, "ready", RunNode.prepare, seconds))
 
+    def in_use(self, node: RunNode, text: str) -> None:
+        """Find that another run holds a node, which is not looked at from inside then."""
+        self.findings.append(_found(node, "free", text))
+
     def warn(self, node: RunNode, check: str, text: str) -> None:
         """Find something that a run may get over."""
         text = text.removeprefix(f"{node.name}: ")

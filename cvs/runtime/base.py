@@ -120,7 +120,8 @@ class Runtime(ABC):
         Args: folder: which of the job's, below `aorta_path`.
         Raises: CvsError: it failed, or did not end in time and was ended.
         """
-        raise NotImplementedError("no analysis is planned but for containers")
+        del folder, log, timeout
+        raise RunError(f"{self.plan.node}: {step.name}: an analysis takes a container")
 
     def break_off(self) -> None:
         """End what `prepare`, `build` or `analyse` is at in another thread, which then fails at once.

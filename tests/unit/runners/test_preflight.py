@@ -385,10 +385,9 @@ def test_the_doctor_looks_at_a_node_that_another_run_holds_from_outside(
     with closing(LocalTransport("other")) as other:
         other.hold(str(folder.nodes_dir / "node-0" / "aorta"), holder("run-a"))
         findings = AortaRunner(*files.load()).doctor(folder)
-    assert bad(findings) == []
-    [warning] = [each for each in findings if each.status == "warning"]
-    assert (warning.node, warning.check) == ("node-0", "reach")
-    assert "is in use by run run-a of alice@here" in warning.text
+    [held] = bad(findings)
+    assert (held.node, held.check) == ("node-0", "free")
+    assert "is in use by run run-a of alice@here" in held.text
     checked = {name: {each.check for each in findings if each.node == name} for name in ("node-0", "node-1")}
     assert checked["node-1"] - checked["node-0"] == {"ready", "write", "rendezvous"}
     assert "port" not in checked["node-1"], "not without the other"
