@@ -208,7 +208,7 @@ class BaseRunner(ABC):
 
         What a run would fetch first is a warning; what can be seen only after that is not looked at then.
 
-        Raises: as `execute`, but for `NodeInUse`: a node that another run holds is told as one that is not fit.
+        Raises: as `execute`, but for `NodeInUse`: a node that another run holds is found not to be fit.
         """
         checks = Preflight(self.cluster.max_parallel)
         self._make_nodes(folder)
