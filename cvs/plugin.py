@@ -26,6 +26,7 @@ from cvs.pipeline import Parser, differences, measure, result_of, write_report
 from cvs.reports.table import text_report
 from cvs.run_folder import Manifest, RunFolder, new_run_folder, newest_run_folder, open_run_folder
 from cvs.runners._base_runner import BaseRunner
+from cvs.runners._interrupts import ignore_from_here
 from cvs.terminal import printable, printable_lines
 from cvs.thresholds import EVIDENCE, check_evidence, check_limit
 
@@ -99,7 +100,10 @@ class Suite:
             try:
                 return self._execute(runner, folder)
             except KeyboardInterrupt:
-                self._report_interrupted()
+                try:
+                    self._report_interrupted()
+                finally:
+                    ignore_from_here()
                 raise
 
     def _execute(self, runner: BaseRunner, folder: RunFolder) -> RunResult:

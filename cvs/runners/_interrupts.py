@@ -12,6 +12,13 @@ from typing import Any
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def ignore_from_here() -> None:
+    """Let no further signal disturb a process that has been broken off and has only to tell of it and end."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 class Interrupts:
     """While entered, a signal raises KeyboardInterrupt once; later ones are counted, and wait.
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from cvs.runners._interrupts import Interrupts
+from cvs.runners._interrupts import Interrupts, ignore_from_here
 
 
 def send(number: int = signal.SIGINT) -> None:
@@ -26,6 +26,17 @@ def test_the_first_breaks_off_and_later_ones_wait(number: int) -> None:
         send(number)
         assert interrupts.count == 3
     assert signal.getsignal(number) is before
+
+
+def test_who_is_about_to_end_is_not_disturbed() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        ignore_from_here()
+        for number in before:
+            send(number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_behind_the_shield_none_breaks_off() -> None:
