@@ -146,6 +146,9 @@ CHOICE = {
 """What `make test` runs."""
 
 
+_HALF_WRITTEN = "json.decoder.JSONDecodeError"
+"""torchrun 2.13 dies of the error file that a rank is just writing, and then tells of no rank how it ends."""
+
 CASES = [
     pytest.param(
         fault, mode, marks=[] if (fault, mode) in CHOICE else [pytest.mark.full], id=f"{fault}-{mode}"
@@ -198,7 +201,10 @@ def test_a_fault_while_it_trains(fault: str, mode: str, tmp_path: Path, files: F
             job.wait_for(r"^cvs \| node-\d ended with exit code")
         assert time.monotonic() - happened < 3 * expected.seconds
         exit_code = job.finish()
-    assert_red(job, exit_code, expected.says.format(**names))
+    says = expected.says
+    if fault == "kill" and _HALF_WRITTEN in (job.folder.path / f"logs/node_{node_rank}.log").read_text():
+        says = "rank {rank} on {node} ended without a word, and so did the launcher about it"
+    assert_red(job, exit_code, says.format(**names))
     assert_shows_log(job, expected.log.format(**names))
     assert_parsed(job, set(range(2 * nodes)))
 
