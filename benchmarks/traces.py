@@ -52,3 +52,34 @@ def write_ranks(folder: Path, ranks: int, tiles: int) -> list[str]:
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_bytes(tiled_trace(tiles, rank))
     return paths
+
+
+def write_long_trace(path: Path, size: int) -> int:
+    """Write a trace of about so many bytes, of which 95 % are calls of Python functions: its size."""
+    head, _, tail = _parts()
+    gpu = _events_of(_GPU_EVENTS)
+    call = b"""
+  {
+    "ph": "X", "cat": "python_function", "name": "torch/nn/modules/module.py(1553): _call_impl",
+    "pid": 542, "tid": 542, "ts": %d.250, "dur": 12.500,
+    "args": { "Python parent id": %d, "Python id": %d, "Ev Idx": %d }
+  }"""
+    with path.open("wb") as file:
+        file.write(head + b",".join(gpu[:1]))
+        number = 0
+        while file.tell() < size - len(tail):
+            calls = b",".join(
+                call % (3743411222894 + at, at, at + 1, at) for at in range(number, number + 95)
+            )
+            file.write(b",%b,%b" % (calls, gpu[number // 95 % len(gpu)]))
+            number += 95
+        file.write(tail)
+    return path.stat().st_size
+
+
+_GPU_EVENTS = re.compile(rb'\{\s*"ph": "X", "cat": "kernel".*?\n  \}', re.DOTALL)
+
+
+def _events_of(pattern: re.Pattern[bytes]) -> list[bytes]:
+    text = gzip.decompress(_SOURCE.read_bytes())
+    return [match[0] for match in pattern.finditer(text)]

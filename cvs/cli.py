@@ -17,6 +17,7 @@ from cvs.commands import (
     doctor,
     exec,
     generate,
+    parse,
     run,
     schema,
     suites,
@@ -71,7 +72,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cvs {cvs.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (run, doctor, exec, cleanup, suites, check_config, copy_config, generate, schema):
+    for module in (run, parse, doctor, exec, cleanup, suites, check_config, copy_config, generate, schema):
         module.add(commands)
     completion.add(commands, command_line)
     return parser

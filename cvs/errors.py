@@ -39,9 +39,10 @@ class TransportError(CvsError):
 class NodeInUse(CvsError):
     """A node is held by another run; nothing was touched on any."""
 
-    def __init__(self, message: str, *, run_id: str = "", machine: str = "") -> None:
-        """Take the line for the user, and which run it is, and which machine took the node, where known."""
+    def __init__(self, message: str, *, run_id: str = "", since: str = "", machine: str = "") -> None:
+        """Take the line for the user; where known, which run it is, since when, and which machine took it."""
         self.run_id = run_id
+        self.since = since
         self.machine = machine
         super().__init__(message)
 

@@ -6,8 +6,12 @@ Source: TraceLens, whose timeline this must agree with. First class that fits wi
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+from cvs.config.patterns import linear
+from cvs.errors import ConfigError
 
 Bucket = Literal["computation", "communication", "memcpy"]
 
@@ -21,11 +25,20 @@ class KernelClass(NamedTuple):
     name: str
     bucket: Bucket
     categories: frozenset[str]
-    pattern: re.Pattern[str]
+    fits: Callable[[str], object]
 
+
+_any = re.compile("").search
+
+COMMUNICATION = KernelClass(
+    "communication",
+    "communication",
+    frozenset({"kernel", "gpu_memset"}),
+    re.compile("rccl|nccl|cross_device_reduce", re.IGNORECASE).search,
+)
 
 CLASSES = (
-    KernelClass("copy", "memcpy", frozenset({"gpu_memcpy"}), re.compile("")),
+    KernelClass("copy", "memcpy", frozenset({"gpu_memcpy"}), _any),
     # ROCm up to 7.1 copies with kernels; 7.2 reports gpu_memcpy.
     KernelClass(
         "copy by kernel",
@@ -34,31 +47,56 @@ CLASSES = (
         re.compile(
             r"^(MEMORY_COPY_(HOST_TO_DEVICE|DEVICE_TO_HOST|DEVICE_TO_DEVICE)"
             r"|__amd_rocclr_copyBuffer(Rect)?(Aligned)?)(\.kd)?$"
-        ),
+        ).search,
     ),
     KernelClass(
         "fill",
         "computation",
         frozenset({"kernel"}),
-        re.compile(r"^__amd_rocclr_fillBuffer(Aligned)?(\.kd)?$"),
+        re.compile(r"^__amd_rocclr_fillBuffer(Aligned)?(\.kd)?$").search,
     ),
-    KernelClass(
-        "communication",
-        "communication",
-        frozenset({"kernel", "gpu_memset"}),
-        re.compile("rccl|nccl|cross_device_reduce", re.IGNORECASE),
-    ),
-    KernelClass("compute", "computation", frozenset({"kernel", "gpu_memset"}), re.compile("")),
+    COMMUNICATION,
+    KernelClass("compute", "computation", frozenset({"kernel", "gpu_memset"}), _any),
 )
 
 
-@lru_cache(maxsize=1 << 16)
-def bucket_of(category: str, name: str) -> Bucket:
-    """Bucket of a GPU event; an event without a name has the name "".
+class KernelClasses:
+    """The table, perhaps with further names of kernels that communicate; it remembers what it was asked."""
 
-    Raises: ValueError: `category` is none of `GPU_CATEGORIES`.
-    """
+    def __init__(self, communication: Sequence[str] = ()) -> None:
+        """Take regular expressions for names, which join the class of communication.
+
+        Raises: ConfigError: one of them is none.
+        """
+        self.classes = tuple(_extended(communication))
+        self._bucket_of = lru_cache(maxsize=1 << 16)(self._first_fit)
+
+    def bucket_of(self, category: str, name: str) -> Bucket:
+        """Bucket of a GPU event; an event without a name has the name "".
+
+        Raises: ValueError: `category` is none of `GPU_CATEGORIES`.
+        """
+        return self._bucket_of(category, name)
+
+    def _first_fit(self, category: str, name: str) -> Bucket:
+        for kind in self.classes:
+            if category in kind.categories and kind.fits(name):
+                return kind.bucket
+        raise ValueError(f"{category!r} is no category of GPU events")
+
+
+def _extended(communication: Sequence[str]) -> Iterator[KernelClass]:
     for kind in CLASSES:
-        if category in kind.categories and kind.pattern.search(name):
-            return kind.bucket
-    raise ValueError(f"{category!r} is no category of GPU events")
+        yield kind
+        if kind is COMMUNICATION:
+            yield from (kind._replace(name=pattern, fits=_asked(pattern)) for pattern in communication)
+
+
+def _asked(pattern: str) -> Callable[[str], bool]:
+    try:
+        return linear(pattern)
+    except ValueError as error:
+        raise ConfigError([f"traces.communication_kernels: {error}"]) from None
+
+
+bucket_of = KernelClasses().bucket_of

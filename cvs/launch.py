@@ -15,7 +15,7 @@ from pydantic import Field, PlainSerializer, field_serializer
 
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.config.model import shown, shown_arguments, shown_words
-from cvs.models import Accelerator, Frozen
+from cvs.models import Accelerator, Frozen, TraceLensMode
 from cvs.topology import NodeAddress, topology_of
 
 SHUTDOWN_SECONDS = 10
@@ -201,6 +201,16 @@ class Limits(Frozen):
     teardown: float = 60
 
 
+class TraceLensPlan(Frozen):
+    """TraceLens, on the machine that runs cvs, once cvs has measured the traces."""
+
+    mode: TraceLensMode
+    python: str | None
+    """Interpreter that has it; None: the one that runs cvs."""
+    seconds: float
+    """For all ranks together."""
+
+
 class LaunchPlan(Frozen):
     """One job over all nodes."""
 
@@ -221,6 +231,7 @@ class LaunchPlan(Frozen):
     """With how many of its nodes the job may do, where some are unfit; None: with no less than all."""
     max_parallel: int
     """Nodes that are worked on at once."""
+    tracelens: TraceLensPlan | None = None
     nodes: tuple[NodePlan, ...]
 
     @property
@@ -266,7 +277,20 @@ def plan_aorta(cluster: ClusterConfig, bench: AortaConfig, site: Site | None = N
         checks=bench.expected_results.limits(),
         min_nodes=bench.multi_node.min_nodes,
         max_parallel=cluster.max_parallel,
+        tracelens=plan_tracelens(bench),
         nodes=nodes,
+    )
+
+
+def plan_tracelens(bench: AortaConfig) -> TraceLensPlan | None:
+    """How TraceLens is to look at the traces; it sees nothing but GPU events."""
+    analysis = bench.analysis
+    if analysis.host_tracelens == "off" or bench.accelerator == "none":
+        return None
+    return TraceLensPlan(
+        mode=analysis.host_tracelens,
+        python=analysis.host_tracelens_python,
+        seconds=analysis.host_tracelens_seconds,
     )
 
 

@@ -8,7 +8,9 @@ on the `gpu` basis computation + exposed communication + exposed memcpy = busy a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean, stdev
 
@@ -19,9 +21,11 @@ from cvs.models import (
     Counts,
     Coverage,
     CpuSums,
+    NodeMetrics,
     ParseResult,
     RankMetrics,
     Ratios,
+    Spread,
     Step,
     Timeline,
 )
@@ -50,17 +54,20 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
     Raises: TraceError: an interval ends before it starts.
     """
+    ordered = sorted(intervals)
+    if not ordered:
+        return []
     merged: list[Interval] = []
-    reach = None
-    for start, end in sorted(intervals):
+    begin, reach = ordered[0]
+    for start, end in ordered:
         if end < start:
             raise TraceError(f"an interval ends before it starts: {start} to {end} ns")
-        if reach is None or start > reach:
-            merged.append((start, end))
-            reach = end
+        if start > reach:
+            merged.append((begin, reach))
+            begin, reach = start, end
         elif end > reach:
-            merged[-1] = (merged[-1][0], end)
             reach = end
+    merged.append((begin, reach))
     return merged
 
 
@@ -110,20 +117,40 @@ def timeline(buckets: Buckets) -> Timeline | None:
     compute, comm, memcpy = (
         union(buckets.get(kind, ())) for kind in ("computation", "communication", "memcpy")
     )
-    everything = union([*compute, *comm, *memcpy])
+    # What a kind adds to the time in which those before it ran is what of it is exposed.
+    with_comm = union([*compute, *comm])
+    everything = union([*with_comm, *memcpy]) if memcpy else with_comm
     if not everything:
         return None
     busy, total = length(everything), everything[-1][1] - everything[0][0]
     return Timeline(
         computation_time=length(compute),
-        exposed_comm_time=length(minus(comm, compute)),
-        exposed_memcpy_time=length(minus(minus(memcpy, compute), comm)),
+        exposed_comm_time=length(with_comm) - length(compute),
+        exposed_memcpy_time=busy - length(with_comm),
         busy_time=busy,
         idle_time=total - busy,
         total_time=total,
         total_comm_time=length(comm),
         total_memcpy_time=length(memcpy),
     )
+
+
+def idle_split(buckets: Buckets, threshold_ns: int) -> tuple[int, int]:
+    """Idle time of a rank's GPU in gaps shorter than the threshold, and in the others.
+
+    An event of length 0 splits the gap around it in two.
+
+    Source: TraceLens `micro_idle_time` and `macro_idle_time`.
+    """
+    busy = union(interval for events in buckets.values() for interval in events)
+    gaps = [start - end for (_, end), (start, _) in pairwise(busy)]
+    micro = sum(gap for gap in gaps if gap < threshold_ns)
+    return micro, sum(gaps) - micro
+
+
+def kernel_time(buckets: Buckets) -> dict[str, int]:
+    """Durations by bucket, added up: no union, so what ran side by side counts each."""
+    return {kind: length(buckets.get(kind, ())) for kind in ("computation", "communication", "memcpy")}
 
 
 def counts(buckets: Buckets) -> Counts:
@@ -200,9 +227,39 @@ def iteration_ns(steps: Sequence[Step]) -> float | None:
     """
     if len(steps) == 1:
         return float(steps[0].duration_ns)
+    found = periods(steps)
+    return sum(found) / len(found) if found and min(found) >= 0 else None
+
+
+def periods(steps: Sequence[Step]) -> list[int]:
+    """Differences of the starts of steps with consecutive numbers, ns."""
     starts = {step.number: step.start_ns for step in steps}
-    periods = [starts[number + 1] - start for number, start in starts.items() if number + 1 in starts]
-    return sum(periods) / len(periods) if periods and min(periods) >= 0 else None
+    return [starts[number + 1] - start for number, start in starts.items() if number + 1 in starts]
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """How the values lie; None where there are none."""
+    return spread_over(values) if values else None
+
+
+def spread_over(values: Sequence[float]) -> Spread:
+    """How at least one value lies."""
+    ordered = sorted(values)
+    return Spread(
+        mean=fmean(ordered),
+        median=_quantile(ordered, 0.5),
+        p95=_quantile(ordered, 0.95),
+        min=ordered[0],
+        max=ordered[-1],
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Value below which so large a share of the others lies, in proportion between the two nearest."""
+    at = share * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
 
 
 def common_steps(ranks: Sequence[RankMetrics]) -> frozenset[int]:
@@ -228,15 +285,38 @@ def aggregates(ranks: Sequence[RankMetrics]) -> Aggregates:
     common = common_steps(counted)
     iterations = _present(iteration_ns(_among(rank.steps, common)) for rank in counted)
     shares = [found for rank in counted if (found := _ratios(rank, common))]
+    compute, comm, overlap = (
+        _present(getattr(found, name) for found in shares) for name in ("compute", "comm", "overlap")
+    )
     mean = _mean(iterations)
     std = _std(iterations)
     return Aggregates(
         avg_iteration_time_us=None if mean is None else mean / 1e3,
         std_iteration_time_us=None if std is None else std / 1e3,
         time_variance_ratio=std / mean if mean and std is not None else None,
-        avg_compute_ratio=_mean(_present(found.compute for found in shares)),
-        avg_comm_ratio=_mean(_present(found.comm for found in shares)),
-        avg_overlap_ratio=_mean(_present(found.overlap for found in shares)),
+        avg_compute_ratio=_mean(compute),
+        avg_comm_ratio=_mean(comm),
+        avg_overlap_ratio=_mean(overlap),
+        iteration_time_us=spread([value / 1e3 for value in iterations]),
+        compute_ratio=spread(compute),
+        comm_ratio=spread(comm),
+        overlap_ratio=spread(overlap),
+    )
+
+
+def per_node(ranks: Sequence[RankMetrics]) -> tuple[NodeMetrics, ...]:
+    """Values over the ranks of each node, in order of node rank; ranks of an unknown node are left out."""
+    nodes: dict[int, list[RankMetrics]] = defaultdict(list)
+    for rank in ranks:
+        if rank.node is not None:
+            nodes[rank.node].append(rank)
+    return tuple(
+        NodeMetrics(
+            node=node,
+            ranks=tuple(rank.rank for rank in members if rank.rank is not None),
+            aggregates=aggregates(members),
+        )
+        for node, members in sorted(nodes.items())
     )
 
 
@@ -256,6 +336,21 @@ def coverage(parse: ParseResult) -> Coverage:
         steps=len(any_rank.intersection(*windows)) if windows else 0,
         of_steps=len(any_rank),
     )
+
+
+def without_communication(ranks: Sequence[RankMetrics], world_size: int | None) -> list[str]:
+    """Whether the ranks of a job of several show no communication at all, said in one sentence.
+
+    Args: world_size: of the job; None where nobody knows.
+    """
+    counted = [rank for rank in ranks if rank.quality.status in COUNTED]
+    times = _present(rank.communication_time_us for rank in counted)
+    if not times or any(times) or max(len(counted), world_size or 0) < 2:
+        return []
+    found = "no trace shows communication, though the job is of several ranks"
+    if counted[0].basis == "cpu":
+        return [f"{found}: none of gloo's ranges (gloo:…) lies in their steps"]
+    return [f"{found}: if its kernels have names of their own, list them in traces.communication_kernels"]
 
 
 def _ratios(rank: RankMetrics, common: frozenset[int]) -> Ratios | None:

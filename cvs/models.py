@@ -85,6 +85,11 @@ class TraceFile(Frozen):
         """Whether it lies below a `torch_profiler` folder (metrics and rank logs lie beside it)."""
         return "torch_profiler" in PurePosixPath(self.path).parts
 
+    @property
+    def is_workbook(self) -> bool:
+        """Whether it is a workbook, such as TraceLens makes of traces."""
+        return self.path.endswith(".xlsx")
+
 
 class Failure(Frozen):
     """Why a run failed, and who failed first, as far as what the nodes left tells."""
@@ -130,6 +135,25 @@ class TraceSet(Frozen):
     world_size: int | None = None
     """Ranks that were started; None where nobody knows (traces from anywhere)."""
     local_world_size: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    """What else lay where the files were found: links, empty folders, what is no file."""
+    warnings: tuple[str, ...] = ()
+    """What could not be looked at there."""
+
+
+class ParseOptions(Frozen):
+    """What a user may ask of a parser beyond the traces."""
+
+    linked: bool = False
+    """Also the timeline of only those GPU events that a runtime call is known to have launched."""
+    micro_idle_ns: int | None = None
+    """Idle gaps shorter than this are told apart from the longer ones."""
+    rank_pattern: str | None = None
+    """Regular expression whose group `rank` finds the rank in a trace's path."""
+    communication_kernels: tuple[str, ...] = ()
+    """Further regular expressions for names of kernels that communicate."""
+    workers: int | None = None
+    """Processes that read side by side; None: as many as cores, memory and traces ask for."""
 
 
 class RunResult(Frozen):
@@ -160,10 +184,15 @@ class RunResult(Frozen):
         return self.num_nodes * self.local_world_size
 
     def trace_set(self, root: str) -> TraceSet:
-        """Traces of this run, collected below `root`."""
+        """Traces of this run, collected below `root`, and the workbooks that were made of them.
+
+        Where there are no traces there is no workbook either: those alone are no evidence of a run.
+        """
+        workbooks = [file for file in self.files if file.is_workbook]
+        traces = [file for file in self.files if file.is_trace and not file.is_workbook]
         return TraceSet(
             root=root,
-            files=tuple(file for file in self.files if file.is_trace),
+            files=(*traces, *workbooks) if traces else (),
             accelerator=self.accelerator,
             world_size=self.world_size,
             local_world_size=self.local_world_size,
@@ -177,13 +206,29 @@ QualityStatus = Literal[
 ]
 
 
+class LostText(Frozen):
+    """A piece of a trace that could not be read: bytes of the unpacked text, [start, end)."""
+
+    start: int
+    end: int
+    cause: str
+
+
 class Quality(Frozen):
     """How much of a rank's trace could be read, and what was lost."""
 
     status: QualityStatus
     cause: str | None = None
     dropped: dict[str, int] = Field(default_factory=dict)
-    """Number of events that were dropped, by cause."""
+    """Number of events, or of places in the text, that were dropped, by cause."""
+    lost: tuple[LostText, ...] = ()
+    """The first places that could not be read; `dropped` counts all."""
+    lost_bytes: int = 0
+    window_ns: tuple[int, int] | None = None
+    """First start and last end of what counts, on the clock of the steps."""
+    complete_steps: int = 0
+    announced_steps: int = 0
+    """Steps that the trace names anywhere, complete or not."""
 
     @property
     def is_evidence(self) -> bool:
@@ -234,6 +279,17 @@ class Counts(Frozen):
     memcpy: int
 
 
+class KernelTime(Frozen):
+    """All GPU events of one name: their durations added up, which overlap where they ran side by side."""
+
+    name: str
+    bucket: Literal["computation", "communication", "memcpy"]
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+
+
 class Ratios(Frozen):
     """Shares of a rank's total time, and of its communication that is hidden (overlap)."""
 
@@ -241,6 +297,16 @@ class Ratios(Frozen):
     comm: float | None
     exposed_comm: float | None
     overlap: float | None
+
+
+class Spread(Frozen):
+    """How several values lie; p95 is between the two nearest of them, in proportion."""
+
+    mean: float
+    median: float
+    p95: float
+    min: float
+    max: float
 
 
 class Step(Frozen):
@@ -251,6 +317,14 @@ class Step(Frozen):
     """On the clock of the trace: since 1970 where the trace tells its `baseTimeNanoseconds` or stamps so."""
     duration_ns: int
     cpu_ns: CpuSums | None = None
+    gpu_ns: Timeline | None = None
+    """Rows of the GPU events that were launched in the step, wherever they ran; the total is device time."""
+    counts: Counts | None = None
+
+
+Source = Literal["trace", "workbook"]
+WorkbookMode = Literal["all", "rocprof", "unknown"]
+"""Which GPU events the rows of a workbook are of: all of a trace, what rocprof recorded, or nobody knows."""
 
 
 class LeftOut(Frozen):
@@ -261,7 +335,7 @@ class LeftOut(Frozen):
 
 
 class RankMetrics(Frozen):
-    """What one rank's trace tells."""
+    """What one rank's trace tells, or its workbook where that is all there is."""
 
     rank: int | None
     """Global rank; None where no one knows it (one file by itself)."""
@@ -270,6 +344,8 @@ class RankMetrics(Frozen):
     local_rank: int | None = None
     world_size: int | None = None
     """As the trace itself claims."""
+    backend: str | None = None
+    """Likewise: what the ranks communicate with."""
     files: tuple[str, ...]
     basis: Basis
     quality: Quality
@@ -280,12 +356,33 @@ class RankMetrics(Frozen):
     steps: tuple[Step, ...] = ()
     iteration_ns: float | None = None
     """Mean step period; the step's own duration where there is only one."""
+    step_ns: Spread | None = None
+    """Durations of the steps on the host."""
+    period_ns: Spread | None = None
+    """Differences of the starts of steps with consecutive numbers."""
+    micro_idle_ns: int | None = None
+    """Idle gaps of the GPU below the threshold that was asked for; None where none was."""
+    macro_idle_ns: int | None = None
+    """The other gaps."""
+    kernel_time_ns: dict[str, int] | None = None
+    """By bucket, durations added up: more than the rows where events ran side by side."""
+    kernels: tuple[KernelTime, ...] = ()
+    """The names with the most time."""
+    memory_peak_bytes: dict[str, int] = Field(default_factory=dict)
+    """Most memory that PyTorch had allocated at a time, by device; only where the profiler recorded it."""
     start_ns: int | None = None
     """Wall clock of the window's start, where the trace tells it."""
+    source: Source = "trace"
+    mode: WorkbookMode | None = None
+    """Of a workbook; a trace tells its modes apart itself (`exact_ns`)."""
+    workbook_ms: dict[str, float] | None = None
+    """Rows of a workbook in ms, under its names and as it rounds them, and `idle_time` where it has parts."""
 
     @property
     def gpu_timeline(self) -> dict[str, float] | None:
-        """Rows of mode all in ms."""
+        """Rows of mode all in ms; of a workbook those of its mode, as far as it has them."""
+        if self.workbook_ms is not None:
+            return {row: self.workbook_ms[row] for row in Timeline.model_fields if row in self.workbook_ms}
         rows = self.exact_ns and self.exact_ns.all.model_dump()
         return {name: value / 1e6 for name, value in rows.items()} if rows else None
 
@@ -314,7 +411,64 @@ class RankMetrics(Frozen):
             return int(getattr(self.exact_ns.all, gpu_row)) / 1e3
         if self.cpu_ns is not None:
             return int(getattr(self.cpu_ns, cpu_row)) / 1e3
+        if self.workbook_ms is not None and gpu_row in self.workbook_ms:
+            return self.workbook_ms[gpu_row] * 1e3
         return None
+
+
+# --- collectives across ranks -----------------------------------------------------------------------------
+
+
+class Straggler(Frozen):
+    """How one rank arrives at the collectives that synchronise; None where no arrivals compare."""
+
+    rank: int
+    total_wait_ns: int | None
+    """Time for which it waited for others: the straggler has the least."""
+    mean_wait_ns: float | None
+    arrived_last: int | None
+    arrived_first: int | None
+    arrived_last_ratio: float | None
+    """Share of the `collectives`."""
+    collectives: int
+    """Of all ranks, as far as arrivals compare."""
+    comm_ns: int
+    """Sum of the durations of all its communication kernels."""
+
+
+class CollectiveSummary(Frozen):
+    """The collectives of one kind in one process group that synchronise their ranks."""
+
+    collective: str | None
+    """Kind; where the trace tells no more, that of the kernel's name."""
+    group: str
+    group_ranks: tuple[int, ...] | str | None
+    """Text where the trace does not list all."""
+    group_size: int | None
+    count: int
+    total_latency_ns: int
+    latency_ns: Spread
+    start_skew_ns: Spread | None
+    end_skew_ns: Spread | None
+    algo_gb_per_s: float | None
+    """10⁹ bytes per second: all messages over the total latency, of collectives whose size is known."""
+    algo_gib_per_s: float | None
+    """2³⁰ bytes per second, which TraceLens calls GB/s."""
+    bus_gb_per_s: float | None
+    bus_gib_per_s: float | None
+
+
+class CollectiveReport(Frozen):
+    """What the collectives of a set of traces tell, and what speaks against trusting it."""
+
+    is_simplified: bool
+    """No trace names process groups: the collectives were matched by their order alone."""
+    collectives: tuple[CollectiveSummary, ...]
+    """The longest in all first."""
+    stragglers: tuple[Straggler, ...]
+    """The straggler first."""
+    findings: tuple[str, ...]
+    """One line each."""
 
 
 class ParseStatus(str, Enum):
@@ -336,6 +490,8 @@ class ParseResult(Frozen):
     missing_ranks: tuple[int, ...] | None = None
     """Ranks of the world without a trace; None where the world is unknown."""
     ranks: tuple[RankMetrics, ...] = ()
+    collectives: CollectiveReport | None = None
+    """None where no rank tells of its collectives, as on the `cpu` basis."""
     problems: tuple[str, ...] = ()
     """Findings about the whole set that make it no evidence: two worlds, two runs, an unknown rank."""
     warnings: tuple[str, ...] = ()
@@ -353,6 +509,52 @@ class ParseResult(Frozen):
         return ParseStatus.SUCCESS if whole else ParseStatus.PARTIAL
 
 
+# --- what another tool measures ---------------------------------------------------------------------------
+
+TraceLensMode = Literal["report", "check"]
+
+
+class RowDifference(Frozen):
+    """A row of a timeline that TraceLens has otherwise than cvs, by more than its rounding explains."""
+
+    row: str
+    cvs_ns: int
+    tracelens_ns: float | None
+    """None: it has no such row."""
+
+
+class RowsCompared(Frozen):
+    """The rows of one rank's timeline, all GPU events, beside those of TraceLens."""
+
+    rank: int
+    bound_ns: float
+    """How far its rows may lie from the exact ones: it adds up in doubles of microseconds."""
+    agree_within_ns: float
+    """By how much those rows differ that agree."""
+    differences: tuple[RowDifference, ...] = ()
+
+
+class TraceLensResult(Frozen):
+    """What TraceLens made of a run's traces on the machine that runs cvs; no verdict hangs on it."""
+
+    mode: TraceLensMode
+    version: str | None
+    """None where there was none to ask, or it was not installed and only lay where Python looks."""
+    seconds: float
+    workbooks: tuple[str, ...] = ()
+    """That it wrote, below the run's folder."""
+    compared: tuple[RowsCompared, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Rows that differ; where rows were to be compared also why some were not."""
+    notes: tuple[str, ...] = ()
+    """Workbooks that were not written, and why."""
+
+    @property
+    def agreeing(self) -> tuple[RowsCompared, ...]:
+        """Ranks without a difference."""
+        return tuple(rank for rank in self.compared if not rank.differences)
+
+
 class Aggregates(Frozen):
     """Values over all ranks that have them; `avg` is the mean over ranks of the rank's value.
 
@@ -368,6 +570,20 @@ class Aggregates(Frozen):
     avg_comm_ratio: float | None = None
     avg_overlap_ratio: float | None = None
     """Over the ranks that communicate."""
+    iteration_time_us: Spread | None = None
+    """Over ranks, as the following."""
+    compute_ratio: Spread | None = None
+    comm_ratio: Spread | None = None
+    overlap_ratio: Spread | None = None
+
+
+class NodeMetrics(Frozen):
+    """Values over the ranks of one node."""
+
+    node: int
+    """Node rank."""
+    ranks: tuple[int, ...]
+    aggregates: Aggregates
 
 
 class Coverage(Frozen):
@@ -395,19 +611,28 @@ class Coverage(Frozen):
         return f"{ranks}, {f'{self.steps} of {self.of_steps}' if self.of_steps else 'no'} steps"
 
 
-class BenchmarkResult(Frozen):
-    """One run, measured: what the verdict is taken on."""
+class TraceResult(Frozen):
+    """Traces of one job, measured, whether or not cvs ran it: what the verdict is taken on."""
 
     schema_version: int = SCHEMA_VERSION
+    accelerator: Accelerator | None
+    """As declared; None where nobody did, and the traces themselves told the basis."""
+    parse: ParseResult
+    aggregates: Aggregates
+
+
+class BenchmarkResult(TraceResult):
+    """One run, measured."""
+
+    accelerator: Accelerator
     benchmark: str
     run_id: str
     run_status: RunStatus
     duration_seconds: float | None
     num_nodes: int
     gpus_per_node: int
-    accelerator: Accelerator
-    parse: ParseResult
-    aggregates: Aggregates
+    tracelens: TraceLensResult | None = None
+    """None where it was not asked."""
     job_started: bool = False
     """Whether the job is known to have been started on any node."""
     failure: Failure | None = None

@@ -7,28 +7,61 @@ print(plan_aorta(cluster, bench))  # no node contacted yet
 result = execute(AortaRunner(cluster, bench), TorchTraceParser(), out=Path("results/r1"))
 assert not check(result, bench.expected_results)
 ```
+
+Traces from anywhere need no run: `measure_traces`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cvs.config import AortaConfig, ClusterConfig, ExpectedResults
 from cvs.errors import EvidenceError
+from cvs.host_tracelens.consult import consult
+from cvs.launch import TraceLensPlan
 from cvs.metrics import aggregates
-from cvs.models import BenchmarkResult, LeftOut, ParseResult, RunResult, TraceSet
+from cvs.models import (
+    Accelerator,
+    BenchmarkResult,
+    LeftOut,
+    ParseOptions,
+    ParseResult,
+    RankMetrics,
+    RunResult,
+    TraceResult,
+    TraceSet,
+)
+from cvs.parsers.trace_files import gave_way
+from cvs.parsers.trace_sets import trace_set_of
 from cvs.reports.json_report import json_report
 from cvs.run_folder import Manifest, RunFolder, make_run_folder, write_whole
-from cvs.runners._base_runner import BaseRunner
 from cvs.thresholds import check
+from cvs.transport.base import recordable
+
+if TYPE_CHECKING:  # it brings all that reaches nodes, which who only measures does without
+    from cvs.runners._base_runner import BaseRunner
 
 ONE_RUN_SECONDS = 10 * 60
 """By how much the clocks of the nodes and of this machine may differ."""
 
-__all__ = ["Parser", "check", "differences", "execute", "measure", "result_of", "write_report"]
+LOOKING = ("expected_results", "analysis.host_tracelens")
+"""How keys begin that tell how a run is looked at, and not how it is made."""
+
+__all__ = [
+    "Parser",
+    "check",
+    "consult_tracelens",
+    "differences",
+    "execute",
+    "measure",
+    "measure_traces",
+    "parse_options",
+    "result_of",
+    "write_report",
+]
 
 
 class Parser(Protocol):
@@ -38,6 +71,12 @@ class Parser(Protocol):
         """Measure every rank."""
 
 
+def parse_options(bench: AortaConfig) -> ParseOptions:
+    """What the benchmark file asks of a parser."""
+    traces = bench.traces
+    return ParseOptions(rank_pattern=traces.rank_pattern, communication_kernels=traces.communication_kernels)
+
+
 def execute(runner: BaseRunner, parser: Parser, out: Path) -> BenchmarkResult:
     """Run the benchmark in the new folder `out` and measure what it left.
 
@@ -45,7 +84,7 @@ def execute(runner: BaseRunner, parser: Parser, out: Path) -> BenchmarkResult:
     """
     folder = make_run_folder(out)
     runner.execute(folder)
-    return measure(folder, parser)
+    return consult_tracelens(folder, measure(folder, parser), folder.load_manifest().plan.tracelens)
 
 
 def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
@@ -92,6 +131,21 @@ def measure(folder: RunFolder, parser: Parser) -> BenchmarkResult:
     return result
 
 
+def consult_tracelens(
+    folder: RunFolder, result: BenchmarkResult, plan: TraceLensPlan | None
+) -> BenchmarkResult:
+    """Have TraceLens look at what cvs has measured, where `plan` says so, and keep what it made of it.
+
+    What it made of the same numbers before, asked for the same, stands.
+    """
+    if plan is None or (result.tracelens and result.tracelens.mode == plan.mode):
+        return result
+    found = {"tracelens": consult(plan, folder, result.parse)}
+    # What is saved may lack a warning that is for this time alone.
+    folder.save_result(folder.load_result().model_copy(update=found))
+    return result.model_copy(update=found)
+
+
 def _not_of_this_time(run: RunResult, parsed: ParseResult) -> Iterator[str]:
     """Ranks whose window was recorded long before or after the run, by the clock that the trace tells.
 
@@ -116,6 +170,63 @@ def _when(seconds: float) -> str:
         return f"at {datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):
         return f"{seconds:g} s after 1970"
+
+
+def measure_traces(
+    paths: Path | str | Sequence[Path | str],
+    parser: Parser,
+    *,
+    accelerator: Accelerator | None = None,
+    world_size: int | None = None,
+) -> TraceResult:
+    """Parse the traces of one job, from wherever they are: folders and files.
+
+    Of a folder, or of several paths, every rank of the world must be there; one file is judged alone.
+
+    Args: accelerator: what the job ran on; None: the traces tell. world_size: else the traces tell it.
+    Raises: TraceError: no such path, or a folder that cannot be listed. What else the parser raises.
+    """
+    given = [Path(path) for path in ([paths] if isinstance(paths, (Path, str)) else paths)]
+    traces = trace_set_of(given, accelerator or "rocm", world_size=world_size)
+    parsed = parser.parse(traces)
+    if accelerator is None and _is_of_a_cpu_job(parsed.ranks):
+        parsed = parser.parse(traces.model_copy(update={"accelerator": "none"}))
+    if len(given) > 1:
+        problems = (*parsed.problems, *_without_a_trace(given, traces, parsed))
+        parsed = parsed.model_copy(update={"problems": problems})
+    elif given[0].is_file() and parsed.missing_ranks:
+        parsed = parsed.model_copy(update={"missing_ranks": ()})
+    return TraceResult(accelerator=accelerator, parse=parsed, aggregates=aggregates(parsed.ranks))
+
+
+def _is_of_a_cpu_job(ranks: Sequence[RankMetrics]) -> bool:
+    """Whether nothing in the traces, read for GPU events, tells of a GPU, and any could be read.
+
+    A backend for GPUs tells of one, though the profiler may not have recorded it.
+    """
+    backends = " ".join(rank.backend or "" for rank in ranks).lower()
+    if "nccl" in backends or "rccl" in backends or any(map(_tells_of_a_gpu, ranks)):
+        return False
+    return any(rank.quality.status not in ("unreadable", "duplicate") for rank in ranks)
+
+
+def _tells_of_a_gpu(rank: RankMetrics) -> bool:
+    """Also where all of its GPU events were dropped, or are those of several ranks."""
+    dropped = any(what.startswith("GPU event") for what in rank.quality.dropped)
+    return rank.gpu_timeline is not None or dropped or (rank.quality.cause or "").startswith("merged")
+
+
+def _without_a_trace(given: Sequence[Path], traces: TraceSet, parsed: ParseResult) -> Iterator[str]:
+    """Paths with nothing that was used, or gave way to another trace."""
+    root = Path(traces.root)
+    useless = {left.file for left in parsed.left_out if not gave_way(left)}
+    files = {*(file.path for file in traces.files), *(left.file for left in parsed.left_out)} - useless
+    holding = {place for file in files for place in (root / file, *(root / file).parents)}
+    for path in given:
+        place = Path(recordable(str(path.absolute())))
+        if place not in holding:
+            whys = {left.why for left in parsed.left_out if (root / left.file).is_relative_to(place)}
+            yield f"{path}: no trace that counts: {'; '.join(sorted(whys)) or 'it is empty'}"
 
 
 def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:
@@ -150,12 +261,12 @@ def write_report(folder: RunFolder, result: BenchmarkResult, limits: ExpectedRes
 
 
 def differences(manifest: Manifest, cluster: ClusterConfig, bench: AortaConfig) -> list[str]:
-    """Keys in which the two files differ from those the run was made with, `expected_results` apart."""
-    now = bench.resolved()
-    then = dict(manifest.benchmark)
-    for data in (now, then):
-        data.pop("expected_results", None)
-    return [*_differing("", manifest.cluster, cluster.resolved()), *_differing("", then, now)]
+    """Keys in which the two files differ from those the run was made with, those of `LOOKING` apart."""
+    changed = _differing("", manifest.benchmark, bench.resolved())
+    return [
+        *_differing("", manifest.cluster, cluster.resolved()),
+        *(line for line in changed if not line.startswith(LOOKING)),
+    ]
 
 
 def _differing(where: str, then: Any, now: Any) -> list[str]:

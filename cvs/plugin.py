@@ -21,8 +21,17 @@ import pytest
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.config.scalars import MOST_SECONDS
 from cvs.errors import ConfigError, CvsError, EvidenceError
-from cvs.models import BenchmarkResult, RunResult, Violation
-from cvs.pipeline import Parser, differences, measure, result_of, write_report
+from cvs.launch import plan_tracelens
+from cvs.models import BenchmarkResult, ParseOptions, RunResult, Violation
+from cvs.pipeline import (
+    Parser,
+    consult_tracelens,
+    differences,
+    measure,
+    parse_options,
+    result_of,
+    write_report,
+)
 from cvs.reports.table import text_report
 from cvs.run_folder import Manifest, RunFolder, new_run_folder, newest_run_folder, open_run_folder
 from cvs.runners._base_runner import BaseRunner
@@ -44,7 +53,7 @@ class Benchmark:
     suite: str
     load_files: Callable[[Path, Path], tuple[ClusterConfig, AortaConfig]]
     runner: type[BaseRunner]
-    parser: Callable[[], Parser]
+    parser: Callable[[ParseOptions], Parser]
 
 
 class Suite:
@@ -117,7 +126,7 @@ class Suite:
     def _report_interrupted(self) -> None:
         """Report what a run left that the user broke off, where it had begun and collects traces at all."""
         with suppress(EvidenceError):
-            self.measure()
+            self._measured = measure(self.folder, self._parser)
             print(f"cvs | interrupted, and stopped on all nodes; report: {self.report()}", flush=True)
 
     @contextmanager
@@ -181,15 +190,28 @@ class Suite:
 
     def measure(self) -> BenchmarkResult:
         """Parse the run's traces, and keep the metrics."""
-        self._measured = measure(self.folder, self.benchmark.parser())
+        self._measured = self._consulted(measure(self.folder, self._parser))
         return self._measured
 
     @property
     def result(self) -> BenchmarkResult:
         """The run's metrics; its traces are parsed where none are saved."""
         if self._measured is None:
-            self._measured = result_of(self.folder, self.benchmark.parser())
+            self._measured = self._consulted(result_of(self.folder, self._parser))
         return self._measured
+
+    @property
+    def _parser(self) -> Parser:
+        return self.benchmark.parser(parse_options(self.config))
+
+    def _consulted(self, result: BenchmarkResult) -> BenchmarkResult:
+        """The metrics, with what TraceLens made of the same traces where the file asks for it."""
+        plan = plan_tracelens(self.config)
+        if plan and not result.tracelens:
+            how = f"{plan.mode}, at most {plan.seconds:g} s"
+            with self._uncaptured():
+                print(f"cvs | TraceLens works on the traces ({how})", flush=True)
+        return consult_tracelens(self.folder, result, plan)
 
     def violations(self, limit: str) -> list[Violation]:
         """What speaks against the run in one respect: `evidence`, or the name of a limit that is set."""

@@ -7,6 +7,7 @@
     logs/node_<node rank>/torchrun/…    per rank, as torchrun left it
     combined_traces/node_<node rank>/…  collected files, paths as below aorta_path
     metrics.json                        what the parser measured
+    tracelens/…                         workbooks of TraceLens, and what it said, where it was asked
     aorta_benchmark_report.json         the report
 <runs_dir>/<suite>/latest               link to the newest
 <runs_dir>/<suite>/nodes/<node>/        local nodes, each with its copy of the workload
@@ -139,6 +140,11 @@ class RunFolder:
     def node_logs(self, node_rank: int) -> Path:
         """What torchrun left on one node: a log per rank, error files."""
         return self.path / "logs" / f"node_{node_rank}"
+
+    @property
+    def tracelens(self) -> Path:
+        """What TraceLens, on this machine, made of the traces, and what it said."""
+        return self.path / "tracelens"
 
     def report(self, benchmark: str) -> Path:
         """The report of `benchmark`."""

@@ -1,6 +1,8 @@
-"""Text of others, such as names of their files, made fit for the user's terminal."""
+"""Text for the user's terminal: that of others, such as names of files, made fit; numbers, made short."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def printable(line: str) -> str:
@@ -13,3 +15,20 @@ def printable(line: str) -> str:
 def printable_lines(text: str) -> str:
     """As `printable`, for a text whose line ends are its own."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def spans(numbers: Iterable[int]) -> list[str]:
+    """Numbers in order, neighbours as one: `0-3`, `7`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, span)) for span in found]
+
+
+def listed(what: str, numbers: Iterable[int]) -> str:
+    """Numbers in words: `rank 3`, `ranks 0-3, 7`."""
+    distinct = set(numbers)
+    return f"{what}{'' if len(distinct) == 1 else 's'} {', '.join(spans(distinct))}"

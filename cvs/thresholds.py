@@ -1,8 +1,8 @@
 """From measured values and limits to a verdict. Pure.
 
-A verdict needs evidence: every expected rank found, its trace complete or repaired, of a run that came to its
-end. A limit is checked on what was measured, and says so where that is not the whole run. A limit on a value
-that was not measured is missed.
+A verdict needs evidence: every expected rank found, its trace complete or repaired; of a run, that it came to
+its end. A limit is checked on what was measured, and says so where that is not the whole run. A limit on a
+value that was not measured is missed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal
 
 from cvs.config import ExpectedResults
 from cvs.metrics import coverage
-from cvs.models import BenchmarkResult, Coverage, RankMetrics, RunStatus, Violation
-from cvs.terminal import printable
+from cvs.models import BenchmarkResult, Coverage, RankMetrics, RunStatus, TraceResult, Violation
+from cvs.terminal import listed, printable
 
 Verdict = Literal["good", "red"]
 EVIDENCE = "evidence"
@@ -24,7 +24,7 @@ EVIDENCE = "evidence"
 class _Limit:
     """What one key of `expected_results` limits."""
 
-    value: Callable[[BenchmarkResult], float | None]
+    value: Callable[[TraceResult], float | None]
     unit: str
     what: str
     is_maximum: bool
@@ -33,7 +33,7 @@ class _Limit:
         return value <= limit if self.is_maximum else value >= limit
 
 
-def _iteration_ms(result: BenchmarkResult) -> float | None:
+def _iteration_ms(result: TraceResult) -> float | None:
     time_us = result.aggregates.avg_iteration_time_us
     return None if time_us is None else time_us / 1e3
 
@@ -70,14 +70,14 @@ class Measured:
         return f" (measured on {self.part})" if self.part else ""
 
 
-def measured(result: BenchmarkResult, name: str) -> Measured:
+def measured(result: TraceResult, name: str) -> Measured:
     """The value that the limit `name` is set on, and what it was measured on."""
     limit = _LIMITS[name]
     value, found = limit.value(result), coverage(result.parse)
     return Measured(value, limit.unit, None if value is None or found.is_whole else found)
 
 
-def check(result: BenchmarkResult, limits: ExpectedResults) -> list[Violation]:
+def check(result: TraceResult, limits: ExpectedResults) -> list[Violation]:
     """Everything that makes the verdict red: what is wrong with the evidence, then each missed limit."""
     missed = (check_limit(result, name, limit) for name, limit in limits.limits().items())
     return [*check_evidence(result), *(violation for violation in missed if violation)]
@@ -88,7 +88,7 @@ def verdict_of(violations: list[Violation]) -> Verdict:
     return "red" if violations else "good"
 
 
-def check_limit(result: BenchmarkResult, name: str, limit: float) -> Violation | None:
+def check_limit(result: TraceResult, name: str, limit: float) -> Violation | None:
     """Whether the limit `name` is missed; None where it holds."""
     rule, found = _LIMITS[name], measured(result, name)
     value = found.value
@@ -114,14 +114,15 @@ def brief(value: float, digits: int = 4) -> str:
     return f"{value:.{max(digits, len(str(int(value))))}g}"
 
 
-def check_evidence(result: BenchmarkResult) -> list[Violation]:
-    """Whatever speaks against taking the numbers for those of the whole run."""
+def check_evidence(result: TraceResult) -> list[Violation]:
+    """Whatever speaks against taking the numbers for those of the whole job."""
     # Names of files, which the job chose, are among the words.
     return [Violation(name=EVIDENCE, message=printable(message)) for message in _flaws(result)]
 
 
-def _flaws(result: BenchmarkResult) -> Iterator[str]:
-    yield from _run_flaws(result)
+def _flaws(result: TraceResult) -> Iterator[str]:
+    if isinstance(result, BenchmarkResult):
+        yield from _run_flaws(result)
     yield from result.parse.problems
     if result.parse.missing_ranks:
         yield _missing(result)
@@ -144,21 +145,35 @@ def _run_flaws(result: BenchmarkResult) -> Iterator[str]:
         yield f"run {result.run_id} did not end well ({status.value}){why}"
 
 
-def _missing(result: BenchmarkResult) -> str:
+def _missing(result: TraceResult) -> str:
     missing = result.parse.missing_ranks or ()
     world = result.parse.world_size or 0
     found = world - len(missing)
-    names = ", ".join(map(str, missing))
-    text = f"{found} of {world} ranks left a trace; missing: rank{'s' if len(missing) > 1 else ''} {names}"
-    if not found and result.job_started and result.run_status is not RunStatus.COMPLETED:
+    text = f"{found} of {world} ranks left a trace; missing: {listed('rank', missing)}"
+    if not found and _ended_early(result):
         text += " (no complete profiler window exists: the job ended before one was over)"
     return text
 
 
-def _without_gpu(result: BenchmarkResult, ranks: Sequence[RankMetrics]) -> str:
+def _ended_early(result: TraceResult) -> bool:
+    if not isinstance(result, BenchmarkResult):
+        return False
+    return result.job_started and result.run_status is not RunStatus.COMPLETED
+
+
+def _without_gpu(result: TraceResult, ranks: Sequence[RankMetrics]) -> str:
+    whose = ", ".join(map(_named, ranks))
+    if result.accelerator:
+        return (
+            f"accelerator is {result.accelerator}, but there are no GPU events in the trace of {whose}: did"
+            " the job run on the CPU? set accelerator: none for a CPU run"
+        )
+    backends = sorted({rank.backend for rank in ranks if rank.backend})
+    if not backends or any(rank.gpu_timeline for rank in result.parse.ranks):
+        return f"other ranks used a GPU, but there are no GPU events in the trace of {whose}"
     return (
-        f"accelerator is {result.accelerator}, but there are no GPU events in the trace of"
-        f" {', '.join(map(_named, ranks))}: did the job run on the CPU? set accelerator: none for a CPU run"
+        f"the backend is {', '.join(backends)}, but there are no GPU events in the trace of {whose}: did the"
+        " profiler record the GPU? set accelerator: none for a CPU run"
     )
 
 

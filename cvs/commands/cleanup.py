@@ -22,7 +22,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "cleanup",
         help="remove what runs have left on the nodes",
         description="Remove from every node, side by side, what your runs have left there: containers that"
-        " nobody needs any more; with --run, all of that run. What is another's, or of a run that may be in"
+        " nobody needs any more; with --config_file, plain processes of a run whose cvs was killed here; with"
+        " --run, all of that run. What is another's, or of a run that may be in"
         " progress, is named and stays. Exit code 0; 1 if something stays that should have gone; 3 if no node"
         " could be reached.",
         epilog="example:\n  cvs copy-config local_cluster.json\n"
@@ -31,7 +32,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_cluster_file(parser, required=True)
-    add_file(parser, "config", "the job: what it runs in, and the name of its container", False)
+    add_file(parser, "config", "the job: what it runs in, the name of its container, and its folder", False)
     parser.add_argument(
         "--run", type=_run_id, metavar="ID", help="all of this run, whose cvs is gone; nothing else"
     )
@@ -65,6 +66,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         only_look=arguments.dry_run,
         asks_docker=bench is None or bench.runtime == "docker",
         container_name=bench.docker.container_name if bench else None,
+        folder=bench.aorta_path if bench else None,
         seconds=arguments.timeout,
     )
     for warning in cluster.warnings():
@@ -86,7 +88,7 @@ def _lines(nodes: Sequence[Cleaned], nothing: str) -> Iterator[str]:
     from cvs.terminal import printable
 
     for node in nodes:
-        for text in [node.error] if node.error else [*map(str, node.found)] or [nothing]:
+        for text in [*map(str, node.found), *filter(None, [node.error])] or [nothing]:
             yield printable(f"{node.node}: {text}")
 
 

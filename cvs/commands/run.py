@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON")
 
 
-_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 """How shells complete a file name: shtab's own `FILE`, which would have to be imported at every start."""
 
 
@@ -68,7 +68,7 @@ def add_file(parser: argparse.ArgumentParser, name: str, what: str, required: bo
     option = parser.add_argument(
         f"--{name}_file", f"--{name}-file", metavar="FILE", required=required, help=what
     )
-    option.complete = _FILES  # type: ignore[attr-defined]
+    option.complete = FILES  # type: ignore[attr-defined]
 
 
 def run(words: list[str]) -> int:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from cvs.config.environment import EnvVars, VariableName, gloo_misfits
 from cvs.config.model import ConfigModel
+from cvs.config.patterns import KernelPattern, RankPattern
 from cvs.config.problem import Key, Problem, refuse_misfits
 from cvs.config.scalars import (
     MOST_SECONDS,
@@ -136,13 +137,19 @@ class Environment(_AortaModel):
 
 
 class Analysis(_AortaModel):
-    """Aorta's own analysis scripts, run inside the container."""
+    """Aorta's own analysis scripts, run inside the container; and TraceLens, run where cvs is."""
 
     enable_tracelens: Switch = True
     enable_gemm_analysis: Switch = False
     tracelens_script: InsidePath = "scripts/tracelens_single_config/run_tracelens_single_config.sh"
     gemm_script: InsidePath = "scripts/gemm_analysis/run_tracelens_analysis.sh"
     skip_if_exists: Switch = False
+    host_tracelens: Literal["off", "report", "check"] = "off"
+    """Whether TraceLens on the machine that runs cvs writes its workbooks, or has its numbers compared."""
+    host_tracelens_seconds: Seconds = 1800
+    """How long that may take for all ranks together."""
+    host_tracelens_python: Optional[AbsolutePath] = None
+    """Interpreter that has TraceLens; the one that runs cvs where it is not given."""
 
 
 TORCHRUN_OPTIONS = (
@@ -204,6 +211,15 @@ def _repeated(
             yield Problem(("multi_node", key, index), f"{option} is set by cvs; leave it out here")
 
 
+class Traces(_AortaModel):
+    """How the traces are read."""
+
+    rank_pattern: Optional[RankPattern] = None
+    """Finds the rank in the path of a trace, in place of the names of folders and files."""
+    communication_kernels: tuple[KernelPattern, ...] = ()
+    """Names of further kernels that communicate."""
+
+
 class ExpectedResults(_AortaModel):
     """Limits on the measured values; one that is not set limits nothing."""
 
@@ -244,6 +260,7 @@ class AortaConfig(_AortaModel):
     environment: Environment = Environment()
     analysis: Analysis = Analysis()
     multi_node: MultiNode = MultiNode()
+    traces: Traces = Traces()
     expected_results: ExpectedResults = ExpectedResults()
 
     @model_validator(mode="after")

@@ -23,6 +23,8 @@ from cvs.errors import ConfigError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _SECRETS = ("password", "priv_key_passphrase")
+_PATTERNS = ("traces",)
+"""Keys of the benchmark file below which braces are those of regular expressions."""
 _FOLDERS = {"home_mount_dir_name": "home-mount-dir", "node_dir_name": "node-dir-name"}
 """Keys of the cluster file that are the values of placeholders."""
 _SECRET = re.compile(r"\$\{(\w+)\}")
@@ -44,8 +46,10 @@ def load_cluster(path: str | Path) -> ClusterConfig:
     return read_cluster(path).config
 
 
-def load_aorta(path: str | Path, cluster: ClusterConfig) -> AortaConfig:
+def load_aorta(path: str | Path, cluster: ClusterConfig | None = None) -> AortaConfig:
     """The validated benchmark file; its placeholders take the cluster file's values.
+
+    By itself, without a cluster, it is read as for one node and the user of this machine.
 
     Raises: ConfigError: the file cannot be read, or is not what a benchmark file is; all problems at once.
     """
@@ -81,8 +85,9 @@ def read_cluster(path: str | Path) -> Loaded[ClusterConfig]:
     return Loaded(_checked(ClusterConfig, filled, document), document)
 
 
-def read_aorta(path: str | Path, cluster: ClusterConfig) -> Loaded[AortaConfig]:
+def read_aorta(path: str | Path, cluster: ClusterConfig | None = None) -> Loaded[AortaConfig]:
     """As `load_aorta`, with the text it came from."""
+    cluster = cluster or ClusterConfig(username=user_name(), node_dict={"node": Node(vpc_ip="127.0.0.1")})
     document = read_document(Path(path))
     if "node_dict" in document.data and "aorta_path" not in document.data:
         raise ConfigError([f"{path}: looks like a cluster file; give it as --cluster_file"])
@@ -95,8 +100,9 @@ def read_aorta(path: str | Path, cluster: ClusterConfig) -> Loaded[AortaConfig]:
         "cvs": _package(),
     }
     data = {key: value for key, value in document.data.items() if key != "$schema"}
-    document.problems += leftovers(data, values)
-    filled = fill(data, values)
+    patterns = {key: data.pop(key) for key in _PATTERNS if key in data}
+    document.problems += [*leftovers(data, values), *leftovers(patterns, None)]
+    filled = {**fill(data, values), **patterns}
     document.problems += _contradictions(filled, cluster)
     return Loaded(_checked(AortaConfig, filled, document), document)
 
@@ -117,9 +123,8 @@ def read_files(
 
 def _problems_beside(aorta_path: str | Path) -> tuple[str, ...]:
     """Problems of a benchmark file whose cluster file cannot be used."""
-    stand_in = ClusterConfig(username=user_name(), node_dict={"node": Node(vpc_ip="127.0.0.1")})
     try:
-        read_aorta(aorta_path, stand_in)
+        read_aorta(aorta_path)
     except ConfigError as error:
         return error.problems
     return ()

@@ -32,8 +32,11 @@ def _filled(placeholder: str, values: Values) -> str:
     return placeholder if value is None else value
 
 
-def leftovers(data: Any, known: Values, key: Key = ()) -> Iterator[Problem]:
-    """Each key or string, not filled yet, that holds a placeholder which is not known or has no value."""
+def leftovers(data: Any, known: Values | None, key: Key = ()) -> Iterator[Problem]:
+    """Each key or string, not filled yet, that holds a placeholder which is not known or has no value.
+
+    Args: known: None: braces mean something else here, and only a `<changeme>` is left over.
+    """
     if isinstance(data, dict):
         for name, value in data.items():
             yield from changeme(str(name), (*key, name), "name")
@@ -45,8 +48,10 @@ def leftovers(data: Any, known: Values, key: Key = ()) -> Iterator[Problem]:
         yield from _leftovers_in(data, known, key)
 
 
-def _leftovers_in(text: str, known: Values, key: Key) -> Iterator[Problem]:
+def _leftovers_in(text: str, known: Values | None, key: Key) -> Iterator[Problem]:
     yield from changeme(text, key)
+    if known is None:
+        return
     names = ", ".join(f"{{{name}}}" for name in known)
     for found in _PLACEHOLDER.findall(text):
         if known.get(found[1:-1], "") is None:

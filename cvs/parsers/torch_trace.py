@@ -6,33 +6,33 @@ rank's failure costs that rank only.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Sequence
 
 from cvs import metrics
-from cvs.errors import TraceError
+from cvs.collective_tables import collective_report
+from cvs.collectives import RankKernels, match
+from cvs.errors import ConfigError
+from cvs.kernels import KernelClasses
 from cvs.models import (
-    Accelerator,
     Basis,
-    CpuSums,
-    ExactNs,
+    CollectiveReport,
+    ParseOptions,
     ParseResult,
-    Quality,
     RankMetrics,
-    Ratios,
-    Step,
-    Timeline,
     TraceFile,
     TraceSet,
     basis_of,
 )
 from cvs.parsers import trace_files
-from cvs.parsers.trace_document import TraceDocument, read_document
-from cvs.parsers.trace_files import Entry, listed
-from cvs.rank_paths import rank_folder
+from cvs.parsers.rank_pattern import rank_names
+from cvs.parsers.rank_trace import Question
+from cvs.parsers.side_by_side import Place, Progress, read_all
+from cvs.parsers.trace_document import TraceDocument
+from cvs.parsers.trace_files import Entry
+from cvs.parsers.trace_sets import trace_set_of
+from cvs.terminal import listed
+
+__all__ = ["TorchTraceParser", "trace_set_of"]
 
 ONE_RUN_NS = 10 * 60 * 10**9
 """Windows of one run start within it of each other."""
@@ -44,17 +44,25 @@ class TorchTraceParser:
     identity = "torch_trace 1"
     """Name and version of what measured; the version grows when a number changes its meaning."""
 
+    def __init__(self, options: ParseOptions | None = None, progress: Progress | None = None) -> None:
+        """Take what is asked for beyond the traces, and who is told how far the reading is."""
+        self._options = options or ParseOptions()
+        self._progress = progress
+
     def parse(self, traces: TraceSet) -> ParseResult:
         """Measure every rank of the set on the basis of the accelerator that was declared.
 
         Nothing in the files can raise: what is wrong with a rank stands in its quality, with the set in
         `problems` (it is no evidence) or `warnings`. Missing ranks are those of the world that was started,
         else of the world that the traces agree on, also where the set is a single file.
+
+        Raises: ConfigError: a pattern among the options is none, or takes too long.
         """
         basis = basis_of(traces.accelerator)
-        files, left_out = trace_files.candidates(traces.files)
-        read = [(file, _read(Path(traces.root, file.path), basis)) for file in files]
-        places = trace_files.one_per_place(read)
+        names = rank_names(self._options.rank_pattern, [file.path for file in traces.files])
+        files, left_out = trace_files.candidates(traces.files, names)
+        read = list(zip(files, self._documents(traces.root, files, basis), strict=True))
+        places = trace_files.one_per_place(read, names)
         worlds = [
             *_separate_worlds(places.entries, traces.world_size),
             *_outside(places.entries, traces.world_size),
@@ -63,14 +71,16 @@ class TorchTraceParser:
             places.entries, separate_worlds=bool(worlds), local_world_size=traces.local_world_size
         )
         entries = chosen.entries
-        measured = tuple(_measure(entry, basis, traces.local_world_size) for entry in entries)
+        measured = tuple(_rank(entry, basis, traces.local_world_size) for entry in entries)
         world_size = traces.world_size or _claimed_world(entries)
+        collectives = None if worlds else _collectives(entries)
         return ParseResult(
             parser=self.identity,
             basis=basis,
             world_size=world_size,
             missing_ranks=_missing(entries, world_size),
             ranks=measured,
+            collectives=collectives,
             problems=(
                 *_no_trace(traces, entries),
                 *_unknown_ranks(entries),
@@ -78,69 +88,53 @@ class TorchTraceParser:
                 *_several_runs(measured),
             ),
             warnings=(
+                *traces.warnings,
                 *places.warnings,
                 *chosen.warnings,
                 *_several_devices(entries),
                 *_different_windows(measured),
+                *_idle_steps(measured),
+                *metrics.without_communication(measured, world_size),
             ),
-            left_out=(*left_out, *places.left_out, *chosen.left_out),
+            left_out=(*traces.left_out, *left_out, *places.left_out, *chosen.left_out),
         )
 
+    def _documents(self, root: str, files: Sequence[TraceFile], basis: Basis) -> list[TraceDocument]:
+        options = self._options
+        _check_patterns(options.communication_kernels)
+        question = Question(
+            basis=basis,
+            linked=options.linked,
+            micro_idle_ns=options.micro_idle_ns,
+            communication_kernels=options.communication_kernels,
+        )
+        places = [Place(root, file.path, file.size) for file in files]
+        return read_all(places, question, workers=options.workers, progress=self._progress)
 
-def _read(path: Path, basis: Basis) -> TraceDocument:
+
+def _check_patterns(communication_kernels: Sequence[str]) -> None:
     try:
-        with path.open("rb") as stream:
-            return read_document(stream, basis)
-    except OSError as error:
-        return TraceDocument(quality=Quality(status="unreadable", cause=f"{error.strerror}: {path}"))
+        KernelClasses(communication_kernels)
+    except ValueError as error:
+        raise ConfigError([f"traces.communication_kernels: {error}"]) from None
 
 
 # --- one rank ---------------------------------------------------------------------------------------------
 
 
-def _measure(entry: Entry, basis: Basis, local_world_size: int | None) -> RankMetrics:
+def _rank(entry: Entry, basis: Basis, local_world_size: int | None) -> RankMetrics:
+    """Metrics of an entry; without numbers where its files contradict each other or cannot be read."""
     document = entry.document
-    steps = _steps(document, basis)
-    rows = metrics.timeline(document.buckets)
-    total = metrics.cpu_total([step.cpu_ns for step in steps if step.cpu_ns])
-    return RankMetrics(
-        rank=entry.rank,
-        node=entry.node_rank,
-        local_rank=_local_rank(entry, local_world_size),
-        world_size=document.world_size,
-        files=tuple(file.path for file in entry.files),
-        basis=basis,
-        quality=document.quality,
-        exact_ns=ExactNs(all=rows) if rows else None,
-        cpu_ns=total,
-        counts=metrics.counts(document.buckets) if rows else None,
-        ratios=_ratios(rows, total),
-        steps=steps,
-        iteration_ns=metrics.iteration_ns(steps),
-        start_ns=document.start_ns,
+    measured = document.measured or RankMetrics(
+        rank=None, world_size=document.world_size, files=(), basis=basis, quality=document.quality
     )
-
-
-def _ratios(rows: Timeline | None, total: CpuSums | None) -> Ratios | None:
-    if rows:
-        return metrics.gpu_ratios(rows)
-    return metrics.cpu_ratios(total) if total else None
-
-
-def _steps(document: TraceDocument, basis: Basis) -> tuple[Step, ...]:
-    comm, compute = metrics.union(document.comm), metrics.union(document.compute)
-
-    def sums(span: metrics.Interval) -> CpuSums | None:
-        return metrics.cpu_sums(span, comm, compute) if basis == "cpu" else None
-
-    return tuple(
-        Step(
-            number=number,
-            start_ns=document.base_ns + span[0],
-            duration_ns=metrics.length([span]),
-            cpu_ns=sums(span),
-        )
-        for number, span in document.steps.items()
+    return measured.model_copy(
+        update={
+            "rank": entry.rank,
+            "node": entry.node_rank,
+            "local_rank": _local_rank(entry, local_world_size),
+            "files": tuple(file.path for file in entry.files),
+        }
     )
 
 
@@ -149,6 +143,31 @@ def _local_rank(entry: Entry, local_world_size: int | None) -> int | None:
         return None
     local = entry.rank - entry.node_rank * local_world_size
     return local if 0 <= local < local_world_size else None
+
+
+# --- across ranks -----------------------------------------------------------------------------------------
+
+
+def _collectives(entries: Sequence[Entry]) -> CollectiveReport | None:
+    """What the kernels that communicate tell over the ranks of one world."""
+    ranks = {
+        entry.rank: _rank_kernels(entry.rank, entry)
+        for entry in entries
+        if entry.rank is not None and entry.document.comm_kernels
+    }
+    return collective_report(match(list(ranks.values()))) if ranks else None
+
+
+def _rank_kernels(rank: int, entry: Entry) -> RankKernels:
+    document = entry.document
+    return RankKernels(
+        rank=rank,
+        kernels=document.comm_kernels,
+        base_ns=document.base_ns or None,
+        node=entry.node_rank,
+        step_numbers=tuple(document.steps),
+        step_ns=document.measured.iteration_ns if document.measured else None,
+    )
 
 
 # --- the world --------------------------------------------------------------------------------------------
@@ -255,74 +274,12 @@ def _different_windows(measured: Sequence[RankMetrics]) -> list[str]:
     return [f"ranks measured different steps: for iteration times over ranks cvs uses {used}"]
 
 
-# --- sets from disk ---------------------------------------------------------------------------------------
-
-_NODE_FOLDER = re.compile(r"node_([0-9]{1,9})")
-
-
-def trace_set_of(
-    path: Path | str,
-    accelerator: Accelerator,
-    *,
-    world_size: int | None = None,
-    local_world_size: int | None = None,
-) -> TraceSet:
-    """Trace set of any folder or single file on disk.
-
-    A folder `node_<R>` in the path, as given or below it, tells the node rank. Files that cannot be traces by
-    their name, or cannot be read, have an empty `sha256`.
-
-    Raises: TraceError: no such path, or a folder that cannot be listed.
-    """
-    given = Path(path)
-    if not given.exists():
-        raise TraceError(f"{given}: no such file or folder")
-    root = given if given.is_dir() else given.parent
-    if rank_folder(f"{root.name}/file"):
-        root = root.parent  # so that the paths in the set still name the rank
-    files = _files_below(given) if given.is_dir() else [given]
-    return TraceSet(
-        root=str(root),
-        files=tuple(_trace_file(root, file) for file in files),
-        accelerator=accelerator,
-        world_size=world_size,
-        local_world_size=local_world_size,
-    )
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
-        raise TraceError(f"{error.filename}: cannot be listed: {error.strerror}")
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders.sort()
-        yield from (Path(parent, name) for name in sorted(names) if Path(parent, name).is_file())
-
-
-def _trace_file(root: Path, file: Path) -> TraceFile:
-    return TraceFile(
-        path=file.relative_to(root).as_posix(),
-        node_rank=_node_rank(file),
-        size=file.stat().st_size,
-        sha256=_sha256(file) if file.name.endswith(trace_files.SUFFIXES) else "",
-    )
-
-
-def _node_rank(file: PurePath) -> int | None:
-    for folder in file.parents:
-        match = _NODE_FOLDER.fullmatch(folder.name)
-        if match:
-            return int(match[1])
-    return None
-
-
-def _sha256(file: Path) -> str:
-    """Digest of the content; empty where it cannot be read, which reading the trace will say."""
-    digest = hashlib.sha256()
-    try:
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    except OSError:
-        return ""
-    return digest.hexdigest()
+def _idle_steps(measured: Sequence[RankMetrics]) -> list[str]:
+    """Steps in which no GPU event was launched, though some were in others."""
+    warnings = []
+    for rank in measured:
+        idle = [step.number for step in rank.steps if step.gpu_ns is None]
+        if rank.exact_ns and 0 < len(idle) < len(rank.steps):
+            what = f"no GPU event was launched in {listed('step', idle)}: the profiler may have lost them"
+            warnings.append(f"{' and '.join(rank.files)}: {what}")
+    return warnings

@@ -6,19 +6,33 @@ its place where several files claim to be it.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cvs.models import LeftOut, Quality, TraceFile
+from cvs.parsers.other_json import is_other_json
 from cvs.parsers.trace_document import TraceDocument
-from cvs.parsers.trace_text import NO_TRACE_EVENTS
-from cvs.rank_paths import rank_folder, rank_in_name
+from cvs.rank_paths import BY_FOLDER, RankNames, rank_in_name
+from cvs.terminal import listed
 
 SUFFIXES = (".json", ".json.gz")
 """How a trace on disk is named."""
 
+_NOT_JSON = "not a .json or .json.gz file"
+_UNFINISHED = "an unfinished copy of rsync"
+_UNFINISHED_FOLDERS = frozenset({".~tmp~", ".rsync-partial"})
+_LEFTOVERS = (
+    (re.compile(r"\.[^/]+\.json(\.gz)?\.[A-Za-z0-9]{6}"), _UNFINISHED),
+    (re.compile(r"\.nfs[0-9A-Fa-f]+"), "what NFS keeps of a removed file that somebody has open"),
+    (re.compile(r"[^/]*~|\.[^/]+\.sw[a-p]|#[^/]*#|\.#[^/]*"), "left by an editor"),
+    (re.compile(r"\._[^/]*"), "what macOS keeps beside a file"),
+    (re.compile(r"[^/]*\.(zst|xz|bz2|lz4|zip)"), "packed in a way that is not readable here: use gzip"),
+)
+"""Names of files that are no traces, whatever is in them, and what they are."""
+_SAME, _LATER = "the same ", " has a later window"
 _KINETO_NAMES = (".pt.trace.json", ".pt.trace.json.gz")
 
 
@@ -51,46 +65,66 @@ class Chosen:
     left_out: tuple[LeftOut, ...] = ()
 
 
+def gave_way(left: LeftOut) -> bool:
+    """Whether a file that was left out is a trace, and another one of its rank is used."""
+    return left.why.startswith(_SAME) or left.why.endswith(_LATER)
+
+
 # --- by path ----------------------------------------------------------------------------------------------
 
 
-def candidates(files: Iterable[TraceFile]) -> tuple[list[TraceFile], list[LeftOut]]:
+def candidates(
+    files: Iterable[TraceFile], names: RankNames = BY_FOLDER
+) -> tuple[list[TraceFile], list[LeftOut]]:
     """Files that may be traces, by their paths alone, and the others.
 
-    Where there are rank folders only files in them count: copies and reports lie elsewhere.
+    Where there are rank folders only files in them count: copies and reports lie elsewhere. Where a pattern
+    finds the ranks only files count that it finds.
     """
     chosen, left_out = [], []
     in_order = sorted(files, key=lambda file: file.path)
-    has_rank_folders = any(rank_folder(file.path) for file in in_order)
+    only_placed = names.always or any(names.place(file.path) for file in in_order)
     for file in in_order:
-        if not file.path.endswith(SUFFIXES):
-            left_out.append(LeftOut(file=file.path, why="not a .json or .json.gz file"))
-        elif has_rank_folders and not rank_folder(file.path):
-            left_out.append(LeftOut(file=file.path, why="not in a rank folder, where others are"))
-        else:
+        why = _no_trace_by_name(file.path)
+        if why is None and only_placed and names.place(file.path) is None:
+            why = names.missing
+        if why is None:
             chosen.append(file)
+        else:
+            left_out.append(LeftOut(file=file.path, why=why))
     return chosen, left_out
+
+
+def _no_trace_by_name(path: str) -> str | None:
+    *folders, name = path.split("/")
+    if not _UNFINISHED_FOLDERS.isdisjoint(folders):
+        return _UNFINISHED
+    for pattern, what in _LEFTOVERS:
+        if pattern.fullmatch(name):
+            return what
+    return None if name.endswith(SUFFIXES) else _NOT_JSON
 
 
 # --- by content -------------------------------------------------------------------------------------------
 
 
-def one_per_place(read: Sequence[tuple[TraceFile, TraceDocument]]) -> Chosen:
+def one_per_place(read: Sequence[tuple[TraceFile, TraceDocument]], names: RankNames = BY_FOLDER) -> Chosen:
     """Choose one file where several in one folder are of one rank.
 
-    A rank is what the trace itself says, else its folder, else its name. Of the same steps a `.pt.trace.json`
-    wins, of different steps the latest readable window.
+    A rank is what the trace itself says, else its folder or the pattern, else its name. Of the same steps a
+    `.pt.trace.json` wins, of different steps the latest readable window.
     """
-    traces, left_out = _without_other_json(read)
+    traces, left_out = _without_other_json(
+        [Entry(rank_of(file, document, names), (file,), document) for file, document in read]
+    )
     places: dict[Hashable, list[Entry]] = defaultdict(list)
-    for file, document in traces:
-        entry = Entry(rank_of(file, document), (file,), document)
-        places[_place(entry)].append(entry)
+    for entry in traces:
+        places[_place(entry, names)].append(entry)
     entries, warnings = [], []
     for rivals in places.values():
         best, *others = sorted(rivals, key=_preference, reverse=True)
         entries.append(best)
-        warnings += _disagreement(best)
+        warnings += _disagreement(best, names)
         for other in others:
             why = _why_not(other, best)
             left_out.append(LeftOut(file=other.place, why=why))
@@ -99,35 +133,33 @@ def one_per_place(read: Sequence[tuple[TraceFile, TraceDocument]]) -> Chosen:
     return Chosen(tuple(sorted(entries, key=_order)), tuple(warnings), tuple(left_out))
 
 
-def rank_of(file: TraceFile, document: TraceDocument) -> int | None:
+def rank_of(file: TraceFile, document: TraceDocument, names: RankNames = BY_FOLDER) -> int | None:
     """Rank of a trace; None where nobody tells it."""
     if document.rank is not None:
         return document.rank
-    folder = rank_folder(file.path)
-    return folder[1] if folder else rank_in_name(file.path)
+    place = names.place(file.path)
+    return place[1] if place else rank_in_name(file.path)
 
 
-def _without_other_json(
-    read: Sequence[tuple[TraceFile, TraceDocument]],
-) -> tuple[list[tuple[TraceFile, TraceDocument]], list[LeftOut]]:
-    """Drop JSON of no known rank that is no trace, such as a report, where there are several files."""
+def _without_other_json(entries: Sequence[Entry]) -> tuple[list[Entry], list[LeftOut]]:
+    """Drop JSON that is no trace, such as a report, unless it is alone or all that there is of its rank."""
+    found = {entry.rank for entry in entries if not is_other_json(entry.document)} | {None}
     traces, left_out = [], []
-    for file, document in read:
-        is_other = document.quality.cause == NO_TRACE_EVENTS and rank_of(file, document) is None
-        if is_other and len(read) > 1:
-            left_out.append(LeftOut(file=file.path, why=NO_TRACE_EVENTS))
+    for entry in entries:
+        if len(entries) > 1 and entry.rank in found and is_other_json(entry.document):
+            left_out.append(LeftOut(file=entry.place, why=entry.document.quality.cause or ""))
         else:
-            traces.append((file, document))
+            traces.append(entry)
     return traces, left_out
 
 
-def _place(entry: Entry) -> Hashable:
+def _place(entry: Entry, names: RankNames) -> Hashable:
     """What two files must share to be rivals: node, folder and a known rank."""
     [file] = entry.files
     if entry.rank is None:
         return file.path
-    folder = rank_folder(file.path)
-    return file.node_rank, folder[0] if folder else str(PurePosixPath(file.path).parent), entry.rank
+    place = names.place(file.path)
+    return file.node_rank, place[0] if place else str(PurePosixPath(file.path).parent), entry.rank
 
 
 def _preference(entry: Entry) -> tuple[bool, int, int, bool, int, str]:
@@ -147,25 +179,25 @@ def _preference(entry: Entry) -> tuple[bool, int, int, bool, int, str]:
 
 def _is_broken(entry: Entry) -> bool:
     """Whether a trace may have been lost here, not only JSON of another kind passed over."""
-    quality = entry.document.quality
-    return quality.status == "unreadable" and quality.cause != NO_TRACE_EVENTS
+    return entry.document.quality.status == "unreadable" and not is_other_json(entry.document)
 
 
 def _why_not(other: Entry, best: Entry) -> str:
+    if is_other_json(other.document):
+        return other.document.quality.cause or ""
     if other.document.quality.status == "unreadable":
         return f"unreadable: {other.document.quality.cause}"
     if other.document.steps == best.document.steps and other.document.start_ns == best.document.start_ns:
-        return f"the same window as {best.place}"
-    return f"{best.place} has a later window"
+        return f"{_SAME}window as {best.place}"
+    return f"{best.place}{_LATER}"
 
 
-def _disagreement(entry: Entry) -> list[str]:
-    folder = rank_folder(entry.files[0].path)
-    if folder is None or folder[1] == entry.rank:
+def _disagreement(entry: Entry, names: RankNames) -> list[str]:
+    place = names.place(entry.files[0].path)
+    if place is None or place[1] == entry.rank:
         return []
-    return [
-        f"{entry.place}: the folder says rank {folder[1]}, the trace itself rank {entry.rank}, which counts"
-    ]
+    told = f"{names.teller} says rank {place[1]}, the trace itself rank {entry.rank}"
+    return [f"{entry.place}: {told}, which counts"]
 
 
 def _order(entry: Entry) -> tuple[bool, int, str]:
@@ -193,7 +225,7 @@ def one_per_rank(
             best = min(rivals, key=lambda entry: _is_elsewhere(entry, local_world_size))
             joined.append(best)
             shared.append(rank)
-            why = f"the same file as {best.place}: a shared disk"
+            why = f"{_SAME}file as {best.place}: a shared disk"
             left_out += [LeftOut(file=entry.place, why=why) for entry in rivals if entry is not best]
         elif len(rivals) > 1 and not separate_worlds:
             joined.append(_contradiction(rank, rivals))
@@ -224,15 +256,3 @@ def _contradiction(rank: int, rivals: Sequence[Entry]) -> Entry:
     world_size = rivals[0].document.world_size
     quality = Quality(status="duplicate", cause=cause)
     return Entry(rank, files, TraceDocument(quality=quality, rank=rank, world_size=world_size))
-
-
-def listed(what: str, numbers: Iterable[int]) -> str:
-    """Numbers in words, neighbours as a span: `rank 3`, `ranks 0-3, 7`."""
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    text = ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
-    return f"{what}{'' if sum(map(len, spans)) == 1 else 's'} {text}"

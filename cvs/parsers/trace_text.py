@@ -1,132 +1,76 @@
-"""From the bytes of one trace to its events: unpacking, decoding, mending what needs no guess.
+"""From the text of a list of events to the events: decoding, and mending what needs no guess.
 
-The text is decoded as a whole; `read_events` hands the events on in portions, so that a reader that decodes
-window by window can take its place.
+Of an event little is decoded at once: what most events are asked is their category. The rest stays text until
+an event counts; digits stay text, too, because a double cannot hold the nanoseconds of a stamp since 1970.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-import zlib
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import partial
-from string import ascii_letters, digits
-from typing import BinaryIO, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Generic, TypeVar
 
 import msgspec
 
 from cvs.errors import TraceError
 from cvs.kernels import GPU_CATEGORIES
-from cvs.models import Quality, QualityStatus
+from cvs.parsers.trace_losses import Losses, counts
 
 NO_TRACE_EVENTS = "no traceEvents: not a profiler trace"
 """What is wrong with a JSON object that is no trace at all."""
 
+ABSENT = msgspec.Raw(b"")
+"""Text of a field that is not there."""
+
 ANNOTATION = "user_annotation"
 """Category of ranges on the host that a program names: steps, and gloo's collectives."""
 
-Text = bytes | bytearray
+
+class Event(msgspec.Struct, gc=False):
+    """Fields of an event that the `gpu` basis reads; the others are checked and skipped."""
+
+    cat: str | None = None
+    name: msgspec.Raw = ABSENT
+    ts: msgspec.Raw = ABSENT
+    dur: msgspec.Raw = ABSENT
+    pid: msgspec.Raw = ABSENT
+    args: msgspec.Raw = ABSENT
 
 
-@dataclass(slots=True)
-class Losses:
-    """What could not be read of one file, gathered on the way."""
-
-    cut: str | None = None
-    """Why the text ends early, if it does."""
-    vital: bool = False
-    """Whether something that counts may be lost."""
-    repairs: list[str] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def drop(self, cause: str, *, vital: bool) -> None:
-        """Note an event that does not count because of `cause`."""
-        self.dropped[cause] += 1
-        self.vital |= vital
-
-    def quality(self, status: QualityStatus = "complete", cause: str | None = None) -> Quality:
-        """Quality of the file, where `status` and its cause are what the events that were read deserve."""
-        if self.cut:
-            status = "truncated"
-        elif self.vital:
-            status = "incomplete"
-        elif status == "complete" and (self.repairs or self.dropped):
-            status = "repaired"
-        dropped = dict(sorted(self.dropped.items()))
-        causes = [self.cut, *(f"{n} x {what}" for what, n in dropped.items()), cause, *self.repairs]
-        return Quality(status=status, cause="; ".join(filter(None, causes)) or None, dropped=dropped)
+E = TypeVar("E", bound=Event)
 
 
-# --- bytes ------------------------------------------------------------------------------------------------
-
-_GZIP = b"\x1f\x8b"
-_BLOCK = 1 << 18
-
-
-def _unpacked(stream: BinaryIO, losses: Losses) -> Text:
-    """The whole text; whether it is packed its first two bytes say, not the file's name.
-
-    Raises: TraceError: a gzip stream with a decoding error or a wrong checksum: none of it can be trusted.
-    """
-    packed = stream.read(len(_GZIP)) == _GZIP
-    stream.seek(0)
-    if not packed:
-        return stream.read()
+@lru_cache(maxsize=1 << 16)
+def text_of(value: bytes) -> str | None:
+    """The string that a JSON value is; "" where it is null or absent, None where it is something else."""
+    if value in (b"", b"null"):
+        return ""
     try:
-        return _gunzip(iter(partial(stream.read, _BLOCK), b""), losses)
-    except zlib.error as error:
-        raise TraceError(f"gzip: {error}") from None
+        return msgspec.json.decode(value, type=str)
+    except msgspec.DecodeError:
+        return None
 
 
-def _gunzip(blocks: Iterable[bytes], losses: Losses) -> bytearray:
-    text, member = bytearray(), None
-    for packed in blocks:
-        while packed:
-            if member is None:
-                packed = packed.lstrip(b"\0")  # padding, as some media need it
-                if not packed:
-                    break
-                member = zlib.decompressobj(wbits=31)
-            text += member.decompress(packed)
-            packed = member.unused_data
-            if member.eof:
-                member = None
-    if member is not None:
-        losses.cut = "cut off: the gzip stream ends early"
-    return text
+# --- mending ----------------------------------------------------------------------------------------------
+# What is mended keeps its length, so that positions stay those of the file.
+
+MARK = "\x7f"
+"""Stands for each byte that is no UTF-8; no trace has it otherwise."""
+
+_MARKED_KEY = re.compile(rb'\x7f[^"]*"\s*:')
+codecs.register_error("cvs-mark", lambda error: (MARK * (error.end - error.start), error.end))  # type: ignore[attr-defined]
 
 
-# --- text -------------------------------------------------------------------------------------------------
-
-_BOM = b"\xef\xbb\xbf"
-_REPLACED = "\ufffd"
-_REPLACED_IN_KEY = re.compile(_REPLACED.encode() + rb'[^"]*"\s*:')
-
-
-def _as_utf8(text: Text, losses: Losses) -> Text:
-    """The text with all that is no UTF-8 replaced by U+FFFD: the decoder does not check what it skips."""
-    fault = _utf8_fault(text)
-    if fault is None:
-        return text
-    losses.repairs.append(f"invalid UTF-8 (after byte {fault}) replaced")
-    mended = str(text, "utf-8", "replace").encode()
-    losses.vital |= bool(_REPLACED_IN_KEY.search(mended))
-    return mended
-
-
-def _utf8_fault(text: Text) -> int | None:
-    """Start of the first block with invalid UTF-8; a whole text as str could take four times its memory."""
+def _first_fault(text: bytes) -> int | None:
+    """Start of the first bytes that are no UTF-8: the decoder does not check what it skips."""
     if text.isascii():
         return None
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(text), _BLOCK):
-        try:
-            decoder.decode(text[at : at + _BLOCK], final=at + _BLOCK >= len(text))
-        except UnicodeDecodeError:
-            return at
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return error.start
     return None
 
 
@@ -137,174 +81,141 @@ _STRING_OR_BARE = re.compile(
 )
 """A string (perhaps cut off), so that what it holds is passed over, or a number that JSON does not know."""
 
+_TOO_BIG = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+"""Perhaps a number that a double cannot hold, which strict readers refuse."""
 
-def _without_bare_numbers(text: Text, losses: Losses) -> Text:
-    """The text with null for each bare NaN, Infinity, inf or nan outside strings."""
-    pieces: list[Text] = []
-    at = 0
-    for match in _STRING_OR_BARE.finditer(text):
-        if match["bare"]:
-            pieces += [text[at : match.start()], b"null"]
-            at = match.end()
-    if not pieces:
-        return text
-    losses.repairs.append(f"{len(pieces) // 2} x bare NaN or Infinity read as null")
-    return b"".join([*pieces, text[at:]])
+
+def _without_bare_numbers(text: bytes) -> tuple[bytes, list[int]]:
+    """The text with an empty string for each bare NaN, Infinity, inf or nan, and where these were."""
+    places: list[int] = []
+
+    def empty_string(match: re.Match[bytes]) -> bytes:
+        if not match["bare"]:
+            return match[0]
+        places.append(match.start())
+        return b'""'.ljust(len(match[0]))
+
+    return _STRING_OR_BARE.sub(empty_string, text), places
 
 
 # --- decoding ---------------------------------------------------------------------------------------------
 
-ABSENT = msgspec.Raw(b"")
-"""Text of a field that is not there."""
 
-Label = int | float | str | None
-"""Identity of a process, device or thread, as traces write it."""
+T = TypeVar("T")
 
 
-class Event(msgspec.Struct, gc=False):
-    """Fields of an event that the `gpu` basis reads; the others are checked and skipped."""
+def mended(decode: Callable[[bytes], T], text: bytes, losses: Losses, at: int = 0) -> tuple[T, bool]:
+    """What `decode` makes of a text, `at` bytes into the file, and whether some of it is no UTF-8.
 
-    cat: str | None = None
-    name: str | None = None
-    ts: msgspec.Raw = ABSENT
-    dur: msgspec.Raw = ABSENT
-    pid: Label = None
+    Nothing is noted of a text that does not decode, so that one may try.
 
-
-E = TypeVar("E", bound=Event)
-_D = TypeVar("_D")
-
-
-class Document(msgspec.Struct, Generic[_D], rename="camel"):
-    """Top level of a trace; a `traceEvents` further down is another thing."""
-
-    trace_events: list[_D] | None = None
-    distributed_info: msgspec.Raw = ABSENT
-    base_time_nanoseconds: msgspec.Raw = ABSENT
-
-
-_VITAL = re.compile(rb'"(?:kernel|gpu_memcpy|gpu_memset)"|ProfilerStep')
-"""A lost event is harmless unless its text names one of these."""
-
-
-class Decoders(Generic[E]):
-    """Decoders of one kind of event, in a document and by itself."""
-
-    _raw = msgspec.json.Decoder(Document[msgspec.Raw])
-
-    def __init__(self, event: type[E]) -> None:
-        self._document = msgspec.json.Decoder(Document[event])  # type: ignore[valid-type]
-        self._event = msgspec.json.Decoder(event)
-
-    def decode(self, text: Text, losses: Losses) -> Document[E]:
-        """Decode a document; an event with a field of unexpected type costs that event only.
-
-        Raises: msgspec.DecodeError: not JSON. TraceError: JSON, but no trace.
-        """
-        try:
-            return self._document.decode(text)
-        except msgspec.ValidationError:
-            return self._decode_singly(text, losses)
-
-    def _decode_singly(self, text: Text, losses: Losses) -> Document[E]:
-        try:
-            document = self._raw.decode(text)
-        except msgspec.ValidationError as error:
-            raise TraceError(f"not a profiler trace: {error}") from None
-        events = []
-        for raw in document.trace_events or ():
-            try:
-                events.append(self._event.decode(raw))
-            except msgspec.ValidationError:
-                losses.drop("event of unexpected type", vital=bool(_VITAL.search(bytes(raw))))
-        return Document(events, document.distributed_info, document.base_time_nanoseconds)
-
-
-def read_events(
-    stream: BinaryIO, decoders: Decoders[E], losses: Losses, take: Callable[[Iterable[E]], None]
-) -> Document[E]:
-    """Hand every event of the file to `take` and return the header, noting in `losses` what was not read.
-
-    Raises: TraceError: nothing in the file can be trusted, or there is nothing in it.
+    Raises: msgspec.DecodeError: not JSON, even mended. RecursionError: nested too deeply.
     """
+    fault = _first_fault(text)
+    if fault is not None:
+        text = text.decode(errors="cvs-mark").encode()
+    places: list[int] = []
     try:
-        document = _decoded(_unpacked(stream, losses), decoders, losses)
-    except RecursionError:
-        raise TraceError("not JSON that can be read: nested too deeply") from None
-    if document.trace_events is None:
-        raise TraceError(NO_TRACE_EVENTS)
-    take(document.trace_events)
-    return document
+        value = decode(text)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        without, places = _without_bare_numbers(text)
+        if not places:
+            raise
+        value = decode(without)
+    if places:
+        losses.repair("bare NaN or Infinity read as null", at=at + places[0], times=len(places))
+    if fault is not None:
+        losses.repair("text with invalid UTF-8", at=at + fault)
+        losses.vital |= bool(_MARKED_KEY.search(text))
+    return value, fault is not None
 
 
-def _decoded(text: Text, decoders: Decoders[E], losses: Losses) -> Document[E]:
-    if not text or text.isspace():
-        raise TraceError(losses.cut or "empty file")
-    if text.startswith(_BOM):
-        losses.repairs.append("byte-order mark skipped")
-        text = text[len(_BOM) :]
-    if re.match(rb"\s*\[", text):
-        raise TraceError("the top level is a list, not an object with traceEvents")
-    mended = _as_utf8(text, losses)
-    document = _decoded_json(mended, partial(decoders.decode, losses=losses), losses)
-    if mended is not text:
-        losses.vital |= any(map(_is_obscured, document.trace_events or ()))
-    return document
+class Decoder(Generic[E]):
+    """Decodes lists of one kind of event, and notes what it mended or could not use."""
+
+    _texts = msgspec.json.Decoder(list[msgspec.Raw])
+
+    def __init__(self, event: type[E], losses: Losses) -> None:
+        self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
+        self._event = msgspec.json.Decoder(event)
+        self._losses = losses
+
+    def events(self, listed: bytes, at: int = 0) -> Sequence[E]:
+        """Events of a list, `at` bytes into the file; one that is no event costs itself only.
+
+        Raises: msgspec.DecodeError: not a JSON list, even mended. RecursionError: nested too deeply.
+        """
+        events, marked = mended(self._decoded, listed, self._losses, at)
+        if marked:
+            self._losses.vital |= any(map(_is_obscured, events))
+        return events
+
+    def _decoded(self, listed: bytes) -> Sequence[E]:
+        try:
+            return self._events.decode(listed)
+        except msgspec.ValidationError:
+            return self._singly(listed)
+
+    def _singly(self, listed: bytes) -> Sequence[E]:
+        events: list[E] = []
+        odd: list[bytes] = []
+        for text in self._texts.decode(listed):
+            try:
+                events.append(self._event.decode(text))
+            except msgspec.ValidationError:
+                odd.append(bytes(text))
+        for one in odd:
+            self._losses.drop("event of unexpected type", vital=counts(one))
+        return events
 
 
 def _is_obscured(event: Event) -> bool:
     """Whether replaced bytes may hide what the event is."""
     category = event.cat or ""
     counts = category in GPU_CATEGORIES or category == ANNOTATION
-    return _REPLACED in category or (counts and _REPLACED in (event.name or ""))
+    return MARK in category or (counts and MARK.encode() in bytes(event.name))
 
 
-def _decoded_json(text: Text, decode: Callable[[Text], Document[E]], losses: Losses) -> Document[E]:
-    try:
-        return decode(text)
-    except msgspec.DecodeError:
-        text = _without_bare_numbers(text, losses)
-    try:
-        return decode(text)
-    except msgspec.DecodeError as error:
-        if not _is_cut(text, decode):
-            raise TraceError(f"not JSON: {error}") from None
-    losses.cut = losses.cut or "cut off"
-    return _before_cut(text, decode)
+def has_number_too_big(text: bytes) -> bool:
+    """Whether JSON text has a number, outside strings, that a double cannot hold."""
+    if not _TOO_BIG.search(text):
+        return False
+    bare = _STRING_OR_BARE.sub(b'""', text)
+    return any(float(number) in (float("inf"), float("-inf")) for number in _NUMBER.findall(bare))
 
 
-# --- text that ends early ---------------------------------------------------------------------------------
-
-_WORD = b"+-." + (digits + ascii_letters).encode()
-_TRIES = 64
+_NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
-def _is_cut(text: Text, decode: Callable[[Text], Document[E]]) -> bool:
-    """Whether all that is wrong with the text is that it ends too soon."""
-    try:
-        # A number or word that the cut went through is wrong in itself; without it the text just ends.
-        decode(text.rstrip(_WORD))
-    except msgspec.DecodeError as error:
-        return "truncated" in str(error)
-    return False
+# --- where decoding stopped -------------------------------------------------------------------------------
+
+_BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 
 
-def _before_cut(text: Text, decode: Callable[[Text], Document[E]]) -> Document[E]:
-    """Decode what stands before the last brace that closes an event.
+class Fault:
+    """Why a text between brackets is no list, and where."""
 
-    The text up to a brace, closed by `]}`, decodes only if that brace ends an element of a top-level list.
-    The braces in the event that was cut come first: `_TRIES` is how many its arguments may hold.
-    """
-    end = len(text)
-    for _ in range(_TRIES):
-        end = text.rfind(b"}", 0, end)
-        if end < 0:
-            break
-        try:
-            document = decode(text[: end + 1] + b"]}")
-        except msgspec.DecodeError:
-            continue
-        if document.trace_events is not None:
-            return document
-        break
-    raise TraceError("cut off before the first complete event")
+    def __init__(self, error: msgspec.DecodeError) -> None:
+        words = str(error)
+        found = _BYTE.search(words)
+        self.at = int(found[1]) if found else None
+        """Index of the byte that does not fit; None: the text ends too soon."""
+        self.cause = _BYTE.sub("", words).removeprefix("JSON is malformed: ")
+        """In the decoder's words."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the list ended before the text did; `at` is then behind the next byte that is no blank."""
+        return self.cause == "trailing characters"
+
+    @property
+    def is_trailing_comma(self) -> bool:
+        """Whether all that is wrong is a comma before the bracket at `at`."""
+        return self.cause == "trailing comma in array"
+
+
+def not_json(error: msgspec.DecodeError) -> TraceError:
+    """The error for a file that is no JSON at all."""
+    return TraceError(f"not JSON: {error}")

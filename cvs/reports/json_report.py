@@ -1,14 +1,15 @@
-"""The final report for machines, `aorta_benchmark_report.json`."""
+"""What was measured, for machines: the report of a run, `aorta_benchmark_report.json`, and that of traces."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
 
 from cvs.config import ExpectedResults
-from cvs.metrics import coverage
-from cvs.models import SCHEMA_VERSION, BenchmarkResult, RankMetrics
+from cvs.metrics import coverage, per_node
+from cvs.models import SCHEMA_VERSION, BenchmarkResult, RankMetrics, TraceResult
 from cvs.run_folder import Manifest
 from cvs.thresholds import check, measured, verdict_of
 
@@ -39,6 +40,8 @@ def json_report(result: BenchmarkResult, limits: ExpectedResults, manifest: Mani
         "world_size": result.parse.world_size,
         "missing_ranks": result.parse.missing_ranks,
         "per_rank_summary": [_rank(rank) for rank in result.per_rank_metrics],
+        **_over_ranks(result),
+        "tracelens": result.tracelens and result.tracelens.model_dump(),
         "nodes": [node.model_dump(mode="json") for node in manifest.run.nodes],
         "excluded": result.excluded,
         "failure": result.failure and result.failure.model_dump(mode="json"),
@@ -46,6 +49,30 @@ def json_report(result: BenchmarkResult, limits: ExpectedResults, manifest: Mani
         "left_out": [left.model_dump() for left in result.parse.left_out],
     }
     return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()
+
+
+def traces_json(result: TraceResult, limits: ExpectedResults) -> str:
+    """Verdict, what it is taken on, and all that is known of every rank."""
+    violations, parse = check(result, limits), result.parse
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": verdict_of(violations),
+        "violations": [violation.model_dump() for violation in violations],
+        "parser": parse.parser,
+        "accelerator": result.accelerator,
+        "basis": parse.basis,
+        "world_size": parse.world_size,
+        "missing_ranks": parse.missing_ranks,
+        "performance": _performance(result),
+        **_over_ranks(result),
+        "coverage": coverage(parse).model_dump(),
+        "limits": [_limit(result, name, limit) for name, limit in limits.limits().items()],
+        "warnings": parse.warnings,
+        "left_out": [left.model_dump() for left in parse.left_out],
+        "ranks": [{**rank.model_dump(), "gpu_timeline": rank.gpu_timeline} for rank in parse.ranks],
+    }
+    # Not orjson: here whatever is no ASCII is an escape, so that no terminal finds anything to obey.
+    return json.dumps(report, indent=2)
 
 
 def _configuration(manifest: Manifest) -> dict[str, Any]:
@@ -62,7 +89,7 @@ def _configuration(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _performance(result: BenchmarkResult) -> dict[str, float | None]:
+def _performance(result: TraceResult) -> dict[str, float | None]:
     values = result.aggregates
     time_us = values.avg_iteration_time_us
     return {
@@ -75,7 +102,20 @@ def _performance(result: BenchmarkResult) -> dict[str, float | None]:
     }
 
 
-def _limit(result: BenchmarkResult, name: str, limit: float) -> dict[str, Any]:
+_SPREADS = {"iteration_time_us", "compute_ratio", "comm_ratio", "overlap_ratio"}
+
+
+def _over_ranks(result: TraceResult) -> dict[str, Any]:
+    """How values scatter over ranks, and what nodes and collectives tell."""
+    parse = result.parse
+    return {
+        "spread": result.aggregates.model_dump(include=_SPREADS),
+        "per_node_summary": [node.model_dump() for node in per_node(parse.ranks)],
+        "collectives": parse.collectives and parse.collectives.model_dump(),
+    }
+
+
+def _limit(result: TraceResult, name: str, limit: float) -> dict[str, Any]:
     found = measured(result, name)
     entry = {"name": name, "limit": limit, "value": found.value, "unit": found.unit}
     return {**entry, "measured_on": str(found.part)} if found.part else entry

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from cvs.launch import Connection, ContainerPlan, LaunchPlan, Limits, NodePlan, RcclBuild
+from cvs.launch import Connection, ContainerPlan, LaunchPlan, Limits, NodePlan, RcclBuild, TraceLensPlan
 
 _COLLECTED = "torch_profiler/** and beside it rank_*_metrics.jsonl, rank*.log, tracelens_analysis/**"
 _NOTHING = "nothing (multi_node.collect_traces: false)"
@@ -39,7 +39,14 @@ def _job(plan: LaunchPlan) -> Iterator[str]:
     yield f"  side by side {_count(plan.max_parallel, 'node')}"
     yield f"  collected    {_COLLECTED if plan.collect_traces else _NOTHING}"
     yield f"  kept         in the run's folder {_HERE}{_LINK if plan.collect_traces else ''}"
+    if plan.tracelens:
+        yield f"  TraceLens    {_tracelens(plan.tracelens)}"
     yield f"  checked      {', '.join(checks)}"
+
+
+def _tracelens(plan: TraceLensPlan) -> str:
+    python = plan.python or "the Python that runs cvs"
+    return f"{plan.mode}, by {python} {_HERE}, at most {plan.seconds:g} s"
 
 
 def _meeting(plan: LaunchPlan) -> str:

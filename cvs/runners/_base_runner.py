@@ -6,9 +6,6 @@ It never parses what the job leaves.
 
 from __future__ import annotations
 
-import math
-import random
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -19,14 +16,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from cvs.config import ClusterConfig
-from cvs.config.account import user_name
 from cvs.errors import CvsError, EnvironmentFault, NodeInUse, RunError
 from cvs.failure import first_failure
 from cvs.launch import LaunchPlan, NodePlan, Site
-from cvs.models import Accelerator, Failure, Holder, RunResult, RunStatus
+from cvs.models import Accelerator, Failure, RunResult, RunStatus
 from cvs.preflight import Finding, bad, table
 from cvs.run_folder import Manifest, RunFolder
 from cvs.runners._fanout import Outcome, side_by_side
+from cvs.runners._hold import Hold
 from cvs.runners._interrupts import Interrupts
 from cvs.runners._node import Console, RunNode
 from cvs.runners._preflight import Preflight
@@ -43,10 +40,6 @@ __all__ = ["BaseRunner", "RunConfig", "RunResult", "RunStatus"]
 _START_SECONDS = 60
 _BUILD_SPARE_SECONDS = 60
 """For a build to be ended and told of where its own time is over."""
-_HOLD_PAUSE = 2
-"""Seconds, at most, between two looks at nodes that another run holds."""
-_HOLD_TOLD_EVERY = 60
-"""Seconds until it is told again that the same ones hold them."""
 _Value = TypeVar("_Value")
 
 
@@ -189,7 +182,7 @@ class BaseRunner(ABC):
             folder.discard()
             raise
         with Interrupts() as interrupts:
-            self._hold(wait)
+            self._take_nodes(wait)
             try:
                 self._begin()
                 self._attempt()
@@ -238,7 +231,7 @@ class BaseRunner(ABC):
     def _hold_for_checks(self, checks: Preflight) -> list[RunNode]:
         """The nodes that are not another run's."""
         held = []
-        for outcome in self._hold_all():
+        for outcome in self._hold.attempt():
             if isinstance(outcome.error, NodeInUse):
                 checks.in_use(outcome.node, str(outcome.error))
             elif outcome.error:
@@ -253,65 +246,29 @@ class BaseRunner(ABC):
         self._site = Site(run_id=folder.run_id, nodes_dir=str(folder.nodes_dir))
         self.plan = self._adjust(self.make_plan(self._site))
         self._nodes = [self._node(plan) for plan in self.plan.nodes]
+        self._hold = Hold(
+            self._nodes,
+            folder.run_id,
+            self.console,
+            seconds=self.plan.limits.teardown,
+            at_most=self.cluster.max_parallel,
+        )
 
-    def _hold(self, wait: float) -> None:
-        """Take every node or none: two runs that wait for each other's nodes must not do so for ever."""
+    def _take_nodes(self, wait: float) -> None:
         try:
-            if busy := self._wait_for_nodes(wait):
+            if busy := self._hold.take(wait):
                 raise NodeInUse(f"{busy}; wait for its end (--wait SECONDS does){self._other_place()}")
         except BaseException as error:
-            self._let_go()
+            self._hold.release()
             self._folder.discard()
             if isinstance(error, KeyboardInterrupt):
                 self.console("cvs | interrupted while waiting for the nodes; nothing was started")
             raise
-
-    def _wait_for_nodes(self, seconds: float) -> str | None:
-        """Who still holds which node after so long; None where all are ours."""
-        deadline = time.monotonic() + seconds
-        told, told_again = "", 0.0
-        while (busy := self._try_to_hold()) and (left := deadline - time.monotonic()) > 0:
-            self._let_go()
-            if busy != told or time.monotonic() > told_again:
-                self.console(f"cvs | waiting up to {math.ceil(left)} s for the nodes: {busy}")
-                told, told_again = busy, time.monotonic() + _HOLD_TOLD_EVERY
-            time.sleep(random.uniform(0.5, 1.0) * min(_HOLD_PAUSE, left))
-        return busy
+        self._warnings += [told for told in self._hold.found if told not in self._warnings]
 
     def _other_place(self) -> str:
         # What the user can do besides: only folders of this machine are as many as one likes.
         return ", or take another --runs_dir" if self.plan.head.copied_from else ""
-
-    def _try_to_hold(self) -> str | None:
-        """Who else holds which node; None where all are ours, or can be reached by nobody."""
-        busy = []
-        for outcome in self._hold_all():
-            if isinstance(outcome.error, NodeInUse):
-                busy.append(str(outcome.error))
-            elif outcome.error:
-                outcome.node.note(outcome.error)
-            elif outcome.value and outcome.value not in self._warnings:
-                self._warnings.append(outcome.value)
-                self.console(f"cvs | {outcome.value}")
-        return "; ".join(busy) or None
-
-    @cached_property
-    def _me(self) -> Holder:
-        return Holder(
-            run_id=self._folder.run_id,
-            user=user_name(),
-            host=socket.gethostname(),
-            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        )
-
-    def _hold_all(self) -> list[Outcome[RunNode, str | None]]:
-        return self._side_by_side(
-            lambda node: node.hold(self._me), "taking the node", self.plan.limits.teardown
-        )
-
-    def _let_go(self) -> None:
-        for node in self._nodes:
-            node.transport.let_go()
 
     def _begin(self) -> None:
         self._started = datetime.now(timezone.utc)
@@ -446,7 +403,9 @@ class BaseRunner(ABC):
         self._nodes = rest
         self._replan(excluded=tuple(self._excluded))
         # A folder that nodes share was perhaps held by one that is gone.
-        self._on_all(lambda node: node.runtime.keep(self._me), "taking the node", self.plan.limits.teardown)
+        self._on_all(
+            lambda node: node.runtime.keep(self._hold.holder), "taking the node", self.plan.limits.teardown
+        )
         if errors := self._errors():
             raise RunError(f"set-up failed: {errors}")
 

@@ -36,7 +36,8 @@ class AortaRunner(BaseRunner):
 
     def doubts(self) -> list[str]:
         """What in the benchmark file perhaps does not act as meant, as far as this machine alone can tell."""
-        return [*(self._doubts_here() if self.cluster.transport == "local" else []), *self._without_effect()]
+        here = self._doubts_here() if self.cluster.transport == "local" else []
+        return [*here, *self._without_effect(), *self._without_gpus()]
 
     def _doubts_here(self) -> list[str]:
         """What is missing in the trainer's folder, which is on this machine, and what the script ignores."""
@@ -70,6 +71,13 @@ class AortaRunner(BaseRunner):
         if not bench.skip_rccl_build and "skip_rccl_build" in bench.model_fields_set:
             told.append("skip_rccl_build: false has no effect with runtime process: no RCCL is built")
         return told
+
+    def _without_gpus(self) -> list[str]:
+        """What the file asks for that takes GPU events."""
+        mode = self.bench.analysis.host_tracelens
+        if mode == "off" or self.bench.accelerator != "none":
+            return []
+        return [f"analysis.host_tracelens: {mode} has no effect with accelerator none: it takes GPU events"]
 
     def examine(self, node: RunNode) -> list[str]:
         """Whether the node's experiment script reads the overrides."""

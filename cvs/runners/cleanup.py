@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cvs.config import ClusterConfig
+from cvs.errors import CvsError, RunError
 from cvs.hosts import folded
 from cvs.runners._fanout import Outcome, side_by_side
 from cvs.runners._interrupts import Interrupts
@@ -19,7 +21,6 @@ _REACH_SECONDS = 60
 _MARGIN_SECONDS = 60
 """Over the time for one node, for the last call there."""
 _CLOSE_SECONDS = 20
-_Value = TypeVar("_Value")
 
 
 class Cleaned(NamedTuple):
@@ -28,7 +29,7 @@ class Cleaned(NamedTuple):
     node: str
     found: tuple[Found, ...] = ()
     error: str | None = None
-    """Why it cannot be told what is there."""
+    """Why it cannot be told what else is there."""
     is_reached: bool = True
 
     @property
@@ -41,16 +42,25 @@ class _Node:
     def __init__(self, name: str, transport: Transport, cleanup: NodeCleanup) -> None:
         self.name = name
         self.is_reached = False
+        self.found: list[Found] = []
+        """As much as is known; what goes wrong then costs nothing of it."""
         self._transport = transport
         self._cleanup = cleanup
 
-    def clean(self) -> list[Found]:
-        self._transport.run(["true"], timeout=_REACH_SECONDS)
-        self.is_reached = True
-        return self._cleanup.found()
+    def clean(self) -> None:
+        try:
+            self._transport.run(["true"], timeout=_REACH_SECONDS)
+            self.is_reached = True
+            for each in self._cleanup.found():
+                self.found.append(each)
+        except CvsError:
+            raise
+        except Exception as error:  # a defect must not cost what is told of the other nodes
+            raise RunError(f"a defect in cvs: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        self._transport.close()
+        with suppress(Exception):  # nor must one that comes after the work
+            self._transport.close()
 
 
 def clean_nodes(cluster: ClusterConfig, scope: Scope) -> list[Cleaned]:
@@ -63,7 +73,7 @@ def clean_nodes(cluster: ClusterConfig, scope: Scope) -> list[Cleaned]:
     known = cache(living_cvs)
     nodes = [_node(name, cluster, scope, known) for name in names]
 
-    def on_each(work: Callable[[_Node], _Value], what: str, limit: float) -> list[Outcome[_Node, _Value]]:
+    def on_each(work: Callable[[_Node], None], what: str, limit: float) -> list[Outcome[_Node, None]]:
         rounds = -(-len(nodes) // cluster.max_parallel)
         return side_by_side(nodes, work, what=what, timeout=rounds * limit, at_most=cluster.max_parallel)
 
@@ -78,7 +88,7 @@ def _node(name: str, cluster: ClusterConfig, scope: Scope, known: Callable[[str]
     return _Node(name, transport, NodeCleanup(transport, scope, known))
 
 
-def _cleaned(outcome: Outcome[_Node, list[Found]]) -> Cleaned:
-    name = outcome.node.name
-    error = str(outcome.error).removeprefix(f"{name}: ") if outcome.error else None
-    return Cleaned(name, tuple(outcome.value or ()), error, outcome.node.is_reached)
+def _cleaned(outcome: Outcome[_Node, None]) -> Cleaned:
+    node = outcome.node
+    error = str(outcome.error).removeprefix(f"{node.name}: ") if outcome.error else None
+    return Cleaned(node.name, tuple(node.found), error, node.is_reached)

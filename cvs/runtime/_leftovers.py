@@ -29,6 +29,12 @@ cat /proc/[0-9]*/stat 2>/dev/null | sed -n "s|^\\([0-9]*\\) (.*) [A-Y] [0-9]* [0
 """Prints a path below /proc for each; zombies have no environment, and are left out of the session."""
 _LOCKS = 'for id; do cat "/proc/$id/cwd/.cvs/lock" 2> /dev/null && echo; done; :'
 """Prints who holds the folder that each process works in."""
+_LOCK = 'cat "$1/.cvs/lock" 2> /dev/null'
+"""Prints who holds a folder, or held it last and never let go of it."""
+_STARTED = 'ls "$1/.cvs/$2/"*/pid'
+"""Ends well where the job of a run was started in a folder."""
+_RELEASED = '[ ! -e "$1/.cvs/lock" ] || flock -w 5 "$1/.cvs/lock" true'
+"""Waits for the lock, which its holder lets go of once it has seen that no process of the run is left."""
 _PATH = re.compile(r"^/proc/(\d+)/", re.MULTILINE)
 
 
@@ -63,3 +69,27 @@ def holder_of_processes(transport: Transport, run_id: str, processes: Sequence[i
     argv = ["sh", "-c", _LOCKS, "sh", *map(str, processes)]
     holders = map(holder_of, transport.run(argv, timeout=_SECONDS).stdout.splitlines())
     return next((holder for holder in holders if holder and holder.run_id == run_id), None)
+
+
+def holder_of_folder(transport: Transport, folder: str) -> Holder | None:
+    """Which run the lock of a folder names: it is in progress, or its cvs was killed; None if none.
+
+    Raises: TransportError: the node cannot be looked at.
+    """
+    return holder_of(transport.run(["sh", "-c", _LOCK, "sh", folder], timeout=_SECONDS).stdout)
+
+
+def has_started(transport: Transport, folder: str, run_id: str) -> bool:
+    """Whether the run came to start its job in that folder on a node; local nodes keep no note of it.
+
+    Raises: TransportError: the node cannot be looked at.
+    """
+    return transport.run(["sh", "-c", _STARTED, "sh", folder, run_id], timeout=_SECONDS).exit_code == 0
+
+
+def await_release(transport: Transport, folder: str) -> None:
+    """Wait a moment for the lock of a folder, once the processes of its run have ended.
+
+    Raises: TransportError: the node cannot be looked at.
+    """
+    transport.run(["sh", "-c", _RELEASED, "sh", folder], timeout=_SECONDS)

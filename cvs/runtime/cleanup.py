@@ -1,6 +1,7 @@
 """What runs have left on one node, and its removal: containers by their label, processes by the run's id.
 
-Only what is of this user's runs goes, and of those that may be in progress only the one that is named.
+Where no run is named, that id is the one in the lock of the folder that plain processes work in. Only what is
+of this user's runs goes, and of those that may be in progress only the one that is named.
 """
 
 from __future__ import annotations
@@ -8,12 +9,20 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Literal, NamedTuple
 
 from cvs.errors import CvsError, RunError
 from cvs.models import Holder
 from cvs.runtime._engine import Engine
-from cvs.runtime._leftovers import holder_of_processes, kill_processes, processes_of
+from cvs.runtime._leftovers import (
+    await_release,
+    has_started,
+    holder_of_folder,
+    holder_of_processes,
+    kill_processes,
+    processes_of,
+)
 from cvs.runtime._owned import Container, Containers, gone_is_fine, said
 from cvs.runtime._programs import demand_programs
 from cvs.transport.base import Transport
@@ -35,6 +44,8 @@ class Scope(NamedTuple):
     asks_docker: bool = True
     container_name: str | None = None
     """Containers that bear this name and are not of cvs are told of, too."""
+    folder: str | None = None
+    """Where plain processes work; its lock names their run."""
     seconds: float = 300
     """For one node."""
 
@@ -66,22 +77,22 @@ class NodeCleanup:
         self._engine = Engine(transport)
         self._containers = Containers(self._engine, transport)
 
-    def found(self) -> list[Found]:
-        """Look, and remove what is to go.
+    def found(self) -> Iterator[Found]:
+        """Look, and remove what is to go; each thing is told as soon as it is settled.
 
-        Raises: CvsError: the node cannot be looked at.
+        Raises: CvsError: the node cannot be looked at any further.
         """
         self._deadline = time.monotonic() + self._scope.seconds
         demand_programs(self._transport, _PROGRAMS)
-        try:
-            found = list(self._in_docker()) if self._scope.asks_docker else []
-        finally:
-            self._engine.close()
-        # What was refused must not end by another way: root sees the processes in containers, too.
-        return found if self._is_refused(found) else [*found, *self._processes()]
-
-    def _is_refused(self, found: list[Found]) -> bool:
-        return self._scope.run_id is not None and any(each.fate == "left" and each.holder for each in found)
+        is_refused = False
+        with closing(self._engine):
+            for each in self._in_docker() if self._scope.asks_docker else ():
+                is_refused |= each.fate == "left" and each.holder is not None
+                yield each
+        if self._scope.run_id is None:
+            yield from self._in_folder()
+        elif not is_refused:  # else it must not end by another way: root sees processes in containers, too
+            yield from self._processes(self._scope.run_id)
 
     # --- containers ---
 
@@ -114,7 +125,7 @@ class NodeCleanup:
         if why := self._refusal(holder.run_id, holder):
             return entry._replace(why=why, is_good=self._scope.run_id is None)
         if left_over is None and self._scope.run_id is None:
-            return entry._replace(why=f"in use; if its cvs is gone: cvs cleanup --run {holder.run_id}")
+            return entry._replace(why=_in_use(holder))
         entry = entry._replace(why=f"it {left_over}" if left_over else self._doubt(holder))
         if self._scope.only_look:
             return entry._replace(fate="would remove")
@@ -133,7 +144,7 @@ class NodeCleanup:
 
     def _doubt(self, holder: Holder) -> str:
         """What has to be believed of a run that is to end."""
-        if holder.host == socket.gethostname():
+        if _is_from_here(holder):
             return "its cvs is gone"
         return f"whether its cvs lives on {holder.host} cannot be told from here"
 
@@ -169,23 +180,54 @@ class NodeCleanup:
 
     # --- processes ---
 
-    def _processes(self) -> Iterator[Found]:
-        run_id = self._scope.run_id
-        processes = processes_of(self._transport, run_id) if run_id else []
-        if not run_id or not processes:
+    def _processes(self, run_id: str) -> Iterator[Found]:
+        """Those of the run that is named."""
+        if not (processes := processes_of(self._transport, run_id)):
             return
         holder = holder_of_processes(self._transport, run_id, processes)
-        entry = Found("left", f"processes {', '.join(map(str, processes))}", run_id, holder)
+        entry = Found("left", _listed(processes), run_id, holder)
         if why := self._refusal(run_id, holder):
             yield entry._replace(why=why, is_good=False)
-            return
-        entry = entry._replace(why=self._doubt(holder) if holder else "")
-        if self._scope.only_look:
-            yield entry._replace(fate="would end")
-        elif survivors := kill_processes(self._transport, run_id):
-            yield entry._replace(why=f"{', '.join(map(str, survivors))} cannot be ended", is_good=False)
         else:
-            yield entry._replace(fate="ended")
+            yield self._ended(run_id, entry._replace(why=self._doubt(holder) if holder else ""))
+
+    def _in_folder(self) -> Iterator[Found]:
+        """Those of the run that the lock of the folder names."""
+        folder = self._scope.folder
+        if folder is None or (holder := holder_of_folder(self._transport, folder)) is None:
+            return
+        processes = processes_of(self._transport, holder.run_id)
+        entry = Found("left", _listed(processes) or f"lock of {folder}", holder.run_id, holder)
+        if why := self._refusal(holder.run_id, holder):
+            yield entry._replace(why=why)
+        elif not processes:
+            yield entry._replace(why="no process of it is on this node")
+        # Before its job is started, a cvs that lives cannot be told from one that is gone.
+        elif _is_from_here(holder) and has_started(self._transport, folder, holder.run_id):
+            yield self._ended(holder.run_id, entry._replace(why=self._doubt(holder)))
+        else:
+            yield entry._replace(why=_in_use(holder))
+
+    def _ended(self, run_id: str, entry: Found) -> Found:
+        if self._scope.only_look:
+            return entry._replace(fate="would end")
+        if survivors := kill_processes(self._transport, run_id):
+            return entry._replace(why=f"{', '.join(map(str, survivors))} cannot be ended", is_good=False)
+        if self._scope.folder:
+            await_release(self._transport, self._scope.folder)
+        return entry._replace(fate="ended")
 
     def _plain(self, error: CvsError) -> str:
         return str(error).removeprefix(f"{self._transport.node}: ")
+
+
+def _is_from_here(holder: Holder) -> bool:
+    return holder.host == socket.gethostname()
+
+
+def _in_use(holder: Holder) -> str:
+    return f"in use; if its cvs is gone: cvs cleanup --run {holder.run_id}"
+
+
+def _listed(processes: list[int]) -> str:
+    return f"processes {', '.join(map(str, processes))}" if processes else ""

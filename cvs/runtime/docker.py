@@ -34,11 +34,9 @@ from cvs.transport.detached import DetachedProcess, clean_command, job_command, 
 PULLS = 32
 """Images that are loaded at the same time, over all nodes."""
 PROGRESS_SECONDS = 5
-_PROGRAMS = (*ON_NODE, "cut", "date", "df", "getent", "id", "stat")
+_PROGRAMS = (*ON_NODE, "cut", "date", "df", "flock", "getent", "id", "stat", "tr")
 _IN_IMAGE = tuple("cat chown find grep mkdir mv python3 rm setsid sh sleep timeout".split())
 _NAMESAKE_SECONDS = 10
-_YIELD_SECONDS = 60
-"""For a run that came later, to find out, and to take away what it has made."""
 _NO_PROGRAM = 127
 """What a container ends with whose first program is not there."""
 _NO_SOURCE = "bind source path does not exist"
@@ -85,9 +83,13 @@ class DockerRuntime(Runtime):
     # --- the node for this run alone ---
 
     def hold(self, holder: Holder) -> str | None:
-        """See `Runtime.hold`; containers of cvs bear the run that they are of."""
+        """See `Runtime.hold`; containers of cvs bear the run that they are of.
+
+        Until there is one, the engine is held: of runs that come at the same moment one looks at a time.
+        """
         self._holder = holder
         demand_programs(self.transport, (*_PROGRAMS, *(["docker"] if self._container.image_tar else [])))
+        self._take_engine()
         found, now = self._containers.settled(), self._containers.now()
         self._engine.demand_fit()
         self._others = [other for other in found if not other.is_of_cvs]
@@ -99,6 +101,13 @@ class DockerRuntime(Runtime):
             self._containers.remove(left.id)
         told = "; ".join(f"the container, which {why}, of {left.whose}" for left, why in owned)
         return f"{self.plan.node}: removed {told}" if told else None
+
+    def _take_engine(self) -> None:
+        try:
+            self.transport.hold_engine(self._holder, seconds=int(self._container.seconds))
+        except NodeInUse as busy:
+            if busy.run_id != self._holder.run_id:  # else one machine has two names, as is told later
+                raise
 
     def _refuse_namesakes(self) -> None:
         """Of what bears our name and not our label nobody can tell whether it is needed."""
@@ -130,7 +139,8 @@ class DockerRuntime(Runtime):
         self._check_neighbours()
         self._provide_image(deadline)
         self._start_container()
-        self._yield_to_earlier()
+        self._refuse_rivals()
+        self.transport.let_go()  # from here on the container holds the node
         self._check_image()
         self._demand(self._run(["mkdir", "-p", self.plan.out_dir]), "cannot make its folder for logs")
         return {**self._facts(deadline - time.monotonic()), **facts}
@@ -296,26 +306,13 @@ class DockerRuntime(Runtime):
             return [group for group in plan.groups if group.isdecimal()]
         return sorted({*found, *(group for group in plan.groups if group.isdecimal())})
 
-    def _yield_to_earlier(self) -> None:
-        """Of two runs that came at the same moment, and did not see each other, the later goes, on all nodes.
-
-        It may have looked here before this container was there; then it learns on another node that it must
-        go, or it never does, and trains already.
-        """
-        deadline = time.monotonic() + _YIELD_SECONDS
-        while rivals := self._rivals():
-            first = min(rivals, key=lambda rival: _came(rival.holder))
-            if _came(first.holder) < _came(self._holder):
-                raise NodeInUse(f"{self.plan.node}: in use by {first.whose}, which came a moment earlier")
-            if time.monotonic() > deadline:
-                raise NodeInUse(f"{self.plan.node}: in use by {first.whose}")
-            time.sleep(0.5)
-
-    def _rivals(self) -> list[Container]:
-        """Containers of other runs; one that is not started yet is about to be."""
+    def _refuse_rivals(self) -> None:
+        """Another run may have come where the connection was lost meanwhile, and with it the engine."""
         now = self._containers.now()
-        others = [other for other in self._containers.of_cvs() if not other.left_over(now)]
-        return [other for other in others if not other.holder or other.holder.run_id != self.plan.run_id]
+        for other in self._containers.of_cvs():
+            is_ours = other.holder is not None and other.holder.run_id == self.plan.run_id
+            if not is_ours and not other.left_over(now):
+                raise NodeInUse(f"{self.plan.node}: in use by {other.whose}")
 
     def _check_image(self) -> None:
         """Have the programs in the image that cvs needs there; not with `timeout`, which may be missing."""
@@ -543,8 +540,3 @@ def _in_a_line(pieces: Iterable[bytes]) -> str:
     """The end of an output, as far as it fits a message."""
     lines = (printable(piece.decode(errors="replace").strip()) for piece in pieces)
     return " / ".join(line[:_LONGEST_LINE] for line in lines if line) or "without a word"
-
-
-def _came(holder: Holder | None) -> tuple[str, str]:
-    """When a run came; none as early as one of which that cannot be read."""
-    return (holder.since, holder.run_id) if holder else ("", "")

@@ -18,6 +18,26 @@ from cvs.models import CommandResult, Holder
 Sink = Callable[[bytes], None]
 """Takes output as it comes: one line with its end, or a piece of a line that is too long."""
 
+HOLD_ENGINE = """\
+IFS= read -r me
+socket=${DOCKER_HOST#unix://}
+[ -S "$socket" ] || socket=/run/docker.sock
+place=$(cd -P "${socket%/*}" && pwd) && exec 9< "$place" || exit
+for _ in 1 2 3 4 5; do
+    flock -n 9 && exec timeout "$1" sh -c 'echo "held "; read -r bye' "$place $me"
+    [ $? -eq 1 ] || exit
+    other=$(grep -hsz "^$place {" /proc/[0-9]*/cmdline | tr '\\0' '\\n' | head -n 1)
+    [ -z "$other" ] || break
+    sleep 0.2
+done
+echo "busy ${other#"$place "}"
+"""
+"""Holds the Docker engine until it is said good-bye, or is heard no more, or `$1` seconds are over.
+
+What all who use an engine can lock, and see, is the folder of its socket and each other's command lines, in
+which the holder stands: no file of one user is left that another could not write.
+"""
+
 
 class Stream(Protocol):
     """As much of a socket as an HTTP client needs."""
@@ -143,6 +163,13 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def hold_engine(self, holder: Holder, *, seconds: int) -> None:
+        """Take the node's Docker engine for this run, until `let_go` or `close`, and for so long at most.
+
+        Raises: NodeInUse: a run holds it, whatever user's; TransportError: it cannot be held.
+        """
+
+    @abstractmethod
     def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
         """Bring files from below `folder` on the node to the same paths below `into`, as many as will come.
 
@@ -178,10 +205,12 @@ def recordable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def in_use(node: str, folder: str, holder: Holder | None) -> NodeInUse:
-    """What there is to say where another has the folder."""
-    told = f"{node}: {folder} is in use by {holder or 'another process'}"
-    return NodeInUse(told, run_id=holder.run_id, machine=holder.machine) if holder else NodeInUse(told)
+def in_use(node: str, folder: str | None, holder: Holder | None) -> NodeInUse:
+    """What there is to say where another has the folder; without one, the node."""
+    told = f"{node}: {f'{folder} is ' if folder else ''}in use by {holder or 'another process'}"
+    if holder is None:
+        return NodeInUse(told)
+    return NodeInUse(told, run_id=holder.run_id, since=holder.since, machine=holder.machine)
 
 
 def holder_of(text: str) -> Holder | None:

@@ -19,9 +19,11 @@ from cvs.models import CommandResult, Holder
 from cvs.transport._lines import Lines
 from cvs.transport._mirror import mirror
 from cvs.transport._written import written
-from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of, in_use
+from cvs.transport.base import HOLD_ENGINE, Fetched, Process, Sink, Stream, Transport, holder_of, in_use
 
 _BLOCK = 64 * 1024
+_TRIES = 5
+"""Of a lock whose holder is not written down: who only just has it, or is about to leave it."""
 _LAUNCHER_VARIABLES = ("PET_", "TORCHELASTIC_", "CVS_RUN_ID")
 _RANK_VARIABLES = frozenset(
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
@@ -34,6 +36,7 @@ class LocalTransport(Transport):
     def __init__(self, node: str) -> None:
         super().__init__(node)
         self._locks: list[IO[str]] = []
+        self._holding: list[subprocess.Popen[bytes]] = []
 
     def run(
         self,
@@ -122,16 +125,41 @@ class LocalTransport(Transport):
             lock = path.open("a+")
         except OSError as error:
             raise TransportError(f"{self.node}: cannot use {folder}: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = _holder(lock)
-            lock.close()
-            raise in_use(self.node, folder, other) from None
-        self._locks.append(lock)
+        self._take(lock, folder)
         unfinished = _holder(lock)
         _write_holder(lock, holder)
         return unfinished
+
+    def _take(self, lock: IO[str], folder: str) -> None:
+        other = None
+        for _ in range(_TRIES):
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locks.append(lock)
+                return
+            if other := _holder(lock):
+                break
+            time.sleep(0.2)
+        lock.close()
+        raise in_use(self.node, folder, other)
+
+    def hold_engine(self, holder: Holder, *, seconds: int) -> None:
+        """See `Transport.hold_engine`."""
+        argv = ["sh", "-c", HOLD_ENGINE, "sh", str(seconds)]
+        process = self._popen(argv, None, None, stderr=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{holder.model_dump_json()}\n".encode())
+        process.stdin.flush()
+        answer, _, other = process.stdout.readline().decode(errors="replace").partition(" ")
+        if answer == "held":
+            self._holding.append(process)
+            return
+        _, said = process.communicate()
+        if answer == "busy":
+            raise in_use(self.node, None, holder_of(other))
+        why = said.decode(errors="replace").strip()
+        raise TransportError(f"{self.node}: cannot use the Docker engine: {why}")
 
     def fetch(self, folder: str, paths: Sequence[str], into: Path, *, timeout: float) -> Fetched:
         """See `Transport.fetch`."""
@@ -182,6 +210,9 @@ class LocalTransport(Transport):
             _write_holder(lock, None)
             lock.close()
         self._locks.clear()
+        for process in self._holding:
+            process.communicate()  # which says good-bye, and waits for the end
+        self._holding.clear()
 
     def free_port(self, address: str) -> int:
         """See `Transport.free_port`."""

@@ -25,7 +25,7 @@ from cvs.transport._ssh_errors import readable
 from cvs.transport._ssh_mark import ShellError, after_mark, marked, skip_to_mark
 from cvs.transport._ssh_target import resolve
 from cvs.transport._unpack import PACK, Reader, unpack
-from cvs.transport.base import Fetched, Process, Sink, Stream, Transport, holder_of, in_use
+from cvs.transport.base import HOLD_ENGINE, Fetched, Process, Sink, Stream, Transport, holder_of, in_use
 from cvs.transport.detached import DetachedProcess, clean_command, job_command, signal_command
 
 CHANNELS = 8
@@ -45,7 +45,13 @@ _HOLD = """\
 IFS= read -r me
 mkdir -p "${1%/*}" || exit
 exec 9>> "$1" || exit
-flock -n 9 || { [ $? -eq 1 ] && printf 'busy ' && cat "$1"; exit; }
+tries=5
+until flock -n 9; do
+    [ $? -eq 1 ] || exit
+    other=$(cat "$1")
+    [ -n "$other" ] || [ $((tries -= 1)) -eq 0 ] && { echo "busy $other"; exit; }
+    sleep 0.2
+done
 printf 'held '; cat "$1"; echo
 printf %s "$me" > "$1"
 read -r bye || while grep -qszxF "CVS_RUN_ID=$2" /proc/[0-9]*/environ; do sleep 2; done
@@ -53,7 +59,8 @@ read -r bye || while grep -qszxF "CVS_RUN_ID=$2" /proc/[0-9]*/environ; do sleep 
 """
 """Holds the lock `$1` for the run `$2`: until it is said good-bye, else until no process of it is left.
 
-flock ends with 1 where another has it, and only then; what else goes wrong is told on stderr.
+flock ends with 1 where another has it, and only then; what else goes wrong is told on stderr. Who has only
+just taken it writes a moment later who that is, and who is about to leave it has wiped that out.
 """
 
 
@@ -239,9 +246,17 @@ class SshTransport(Transport):
         A process on the node has the lock, as long as the connection lives and, after that, as long as a
         process of the run does.
         """
+        return self._taken(holder, folder, _HOLD, f"{folder}/.cvs/lock", holder.run_id)
+
+    def hold_engine(self, holder: Holder, *, seconds: int) -> None:
+        """See `Transport.hold_engine`."""
+        self._taken(holder, None, HOLD_ENGINE, str(seconds))
+
+    def _taken(self, holder: Holder, folder: str | None, script: str, *words: str) -> Holder | None:
+        """Have a script on the node hold something; who held it last, if that is known."""
         deadline = time.monotonic() + _OPEN_SECONDS
         try:
-            channel = self._begun(_HOLD, f"{folder}/.cvs/lock", holder.run_id, deadline=deadline)
+            channel = self._begun(script, *words, deadline=deadline)
             answer, earlier, said = _asked(channel, holder.model_dump_json())
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise self._lost(error) from None
@@ -250,7 +265,8 @@ class SshTransport(Transport):
             channel.close()
             if answer == "busy":
                 raise in_use(self.node, folder, known)
-            raise TransportError(f"{self.node}: cannot use {folder}: {said or 'the connection was lost'}")
+            what, why = folder or "the Docker engine", said or "the connection was lost"
+            raise TransportError(f"{self.node}: cannot use {what}: {why}")
         self._held.append(channel)
         return known
 

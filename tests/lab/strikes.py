@@ -1,4 +1,4 @@
-"""Runs that a fault comes over at a certain moment, and what is then said of the node.
+"""Runs that a fault comes over at a certain moment, what is then said of the node, and which are tests.
 
 The jobs are scripts and the limits are short, so that a run takes seconds; all else is as in any run.
 """
@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from conftest import run_cvs
 from cvs.config import load_files
 from cvs.launch import LaunchPlan, NodePlan
 from cvs.models import RunResult, RunStatus
@@ -25,9 +28,10 @@ from cvs.transport.base import Transport
 from cvs.transport.ssh import SshTransport
 from lab import faults
 from lab.cluster import Lab
-from lab.faults import WORK
+from lab.faults import WORK, heal
 from lab.jobs import benchmark_file, lay_out, own
 from lab.node import Node
+from lab.root_folder import BY_PASSWORD, NO_DOCKER
 
 HASTY = SshLimits(connect=3, banner=3, auth=5, keepalive=1, silence=3, patience=6)
 TRACE = json.dumps(
@@ -162,12 +166,23 @@ FAULTS: dict[str, Fault] = {
     "slow": faults.slow,
     "small-disk": fill,
 }
+LOGINS: dict[str, Callable[[Lab], dict[str, str | None]]] = {
+    "no-docker-group": lambda _lab: {"username": NO_DOCKER.name},
+    "wrong-password": lambda _lab: {
+        "username": BY_PASSWORD.name, "priv_key_file": None, "password": "not-the-password"
+    },
+    "wrong-key": lambda lab: {"priv_key_file": str(lab.other_key)},
+}  # fmt: skip
+"""What may be wrong with the user: keys of the cluster file, which are for all nodes."""
 MOMENTS = ("before", "setup", "run", "collection")
 GOOD = ""
 """The run is none the worse."""
+CANNOT_BE = "cannot be: who logs in, and with what, is settled before the start"
+"""There is no such run."""
 NO_WAY = r"(there is no way to|did not answer within 3 s)"
 SILENT, NO_BANNER = r"did not answer within 3 s", r"showed no SSH banner within 3 s"
 LOST = r"the connection was lost while docker ran"
+REFUSED = r"the login as \w+ is refused; \S+ accepts publickey or password; it took none of"
 NO_DAEMON = r"Is the docker daemon running\?"
 TABLE: dict[str, tuple[str, str, str, str]] = {
     "link-down": (NO_WAY, LOST, NO_WAY, NO_WAY),
@@ -175,9 +190,9 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "hang": (NO_BANNER, LOST, NO_BANNER, NO_BANNER),
     "power-off": (NO_WAY, LOST, NO_WAY, NO_WAY),
     # Sessions that are open go on, and lost ones come again.
-    "stop-sshd": (r"refuses connections", GOOD, GOOD, GOOD),
     "drop-sessions": (GOOD, LOST, GOOD, GOOD),
     "host-key": (r"is not the one that is known", GOOD, GOOD, GOOD),
+    "stop-sshd": (r"refuses connections", GOOD, GOOD, GOOD),
     # A stopped engine ends its containers, a killed one does not.
     "stop-dockerd": (NO_DAEMON, NO_DAEMON, r"lost its launcher to signal 9", NO_DAEMON),
     "kill-dockerd": (NO_DAEMON, NO_DAEMON, NO_DAEMON, NO_DAEMON),
@@ -191,6 +206,36 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     ),
 }
 """What is said of the node, by the moment; where all goes on, nothing."""
+LOGIN_TABLE: dict[str, tuple[str, str, str, str]] = {
+    "no-docker-group": (
+        r"Docker cannot list containers: the login user may not use it; .* usermod -aG docker",
+        *(CANNOT_BE, CANNOT_BE, CANNOT_BE),
+    ),
+    "wrong-password": (rf"{REFUSED}: password;", CANNOT_BE, CANNOT_BE, CANNOT_BE),
+    "wrong-key": (rf"{REFUSED}: key \S+ \(ssh-ed25519 ", CANNOT_BE, CANNOT_BE, CANNOT_BE),
+}
+"""The same of what is wrong with the user; it is said of every node."""
+ROWS = {**TABLE, **LOGIN_TABLE}
+CUT_OFF = ("link-down", "blackhole", "hang", "power-off", "drop-sessions", "host-key")
+"""Faults by which the node is out of reach, at least for a while."""
+IN_REACH = tuple(fault for fault in ROWS if fault not in CUT_OFF)
+CHOICE = {
+    *(("link-down", "before"), ("blackhole", "before"), ("hang", "setup"), ("power-off", "before")),
+    *(("drop-sessions", "collection"), ("host-key", "before"), ("stop-sshd", "run")),
+    *(("stop-dockerd", "run"), ("kill-dockerd", "before"), ("loss", "before"), ("slow", "setup")),
+    *(("small-disk", "run"), ("no-docker-group", "before")),
+}
+"""What `make test-lab` runs: each fault but for two of the login, and each moment, at least once."""
+
+
+def cases(faults: tuple[str, ...]) -> list[object]:
+    """The tests of some faults: at every moment at which they can be."""
+    return [
+        pytest.param(fault, moment, marks=[] if (fault, moment) in CHOICE else [pytest.mark.full])
+        for fault in faults
+        for moment, says in zip(MOMENTS, ROWS[fault], strict=True)
+        if says != CANNOT_BE
+    ]
 
 
 @dataclass(frozen=True)
@@ -216,13 +261,20 @@ class Struck:
             return "the fault did not come"
         if self.seconds > BOUND:
             return f"took {self.seconds:.0f} s"
-        says = TABLE[fault][MOMENTS.index(moment)]
+        says = ROWS[fault][MOMENTS.index(moment)]
+        if fault in LOGIN_TABLE:
+            return self._not_refused(says)
         return self._not_red(says, moment) if says else self._not_good()
 
     def _not_good(self) -> str:
         if self.result.status is not RunStatus.COMPLETED or self.result.failure is not None:
             return f"{self.result.status.value}: {self.result.failure}"
         return "" if self.ranks == {0, 1, 2, 3} else f"only ranks {self.ranks}"
+
+    def _not_refused(self, says: str) -> str:
+        reason = self.result.failure.reason if self.result.failure else ""
+        told = [re.search(rf"{re.escape(node.address)}: {says}", reason) for node in self.nodes]
+        return "" if all(told) else f"{self.result.status.value}: {reason}"
 
     def _not_red(self, says: str, moment: str) -> str:
         sound, other = (re.escape(node.address) for node in self.nodes)
@@ -248,15 +300,30 @@ def struck(lab: Lab, image: str, home: Path, fault: str, moment: str) -> Struck:
     if fault == "small-disk":
         put_on_small_disk(node)
     docker = f"{{image: {image}, pull: always, image_tar: {WORK}/image.tar}}"
-    (home / "cluster.json").write_text(json.dumps(lab.cluster(2)))
+    login = LOGINS[fault](lab) if fault in LOGINS else {}
+    (home / "cluster.json").write_text(json.dumps({**lab.cluster(2), **login}))
     cluster, bench = load_files(home / "cluster.json", benchmark_file(home, "", docker=docker))
     folder = make_run_folder(home / f"{fault}-{moment}-{time.time_ns()}")
-    with Strike(lab, FAULTS[fault], moment) as strike:
+    with Strike(lab, FAULTS.get(fault, lambda _node: None), moment) as strike:
         runner = Hasty(cluster, bench, console=strike.console, adjust=hasty)
         begun = time.monotonic()
         result = runner.execute(folder)
         seconds = time.monotonic() - begun
     return Struck(folder, result, seconds, strike.came.is_set(), (sound, node))
+
+
+def wrong(lab: Lab, image: str, home: Path, fault: str, moment: str) -> list[str]:
+    """What is not as it should be with such a run, and after it."""
+    run = struck(lab, image, home, fault, moment)
+    # What was left where nobody could get is gone once cvs can get there again.
+    heal(run.nodes[1])
+    cluster = home / "sound.json"
+    cluster.write_text(json.dumps(lab.cluster(2)))
+    done = run_cvs("cleanup", f"--cluster_file={cluster}", "--run", run.result.run_id)
+    said = done.stdout + done.stderr if done.returncode else ""
+    told = [run.wrong(fault, moment), said, *still_left(lab)]
+    lab.clear()
+    return list(filter(None, told))
 
 
 def still_left(lab: Lab) -> list[str]:

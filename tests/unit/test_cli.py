@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cvs
-from conftest import Files, SaveRun, report_of, run_bash, run_cvs
+from conftest import TRACES, Files, SaveRun, report_of, run_bash, run_cvs
 from cvs.cli import command_line
 
 
@@ -71,13 +72,15 @@ COMMANDS = list(commands(command_line()))
 
 def test_every_command_is_known_here() -> None:
     assert {words[0] for words in COMMANDS if words} == {
-        *("run", "doctor", "cleanup", "exec", "list"),
+        *("run", "parse", "doctor", "cleanup", "exec", "list"),
         *("check-config", "copy-config", "generate", "schema", "completion"),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_the_example_of_its_help_works_line_by_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    """In a folder that holds traces, too."""
+    shutil.copytree(TRACES / "cpu_gloo_2x2", tmp_path / "traces")
     lines = example(words)
     assert any(line.startswith("cvs ") or "$(cvs " in line for line in lines)
     for line in lines:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from cvs.kernels import GPU_CATEGORIES, bucket_of
+from cvs.errors import ConfigError
+from cvs.kernels import CLASSES, GPU_CATEGORIES, KernelClasses, bucket_of
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,57 @@ def test_ranges_on_gpu_tracks_are_no_gpu_events(category: str) -> None:
     assert category not in GPU_CATEGORIES
     with pytest.raises(ValueError, match="no category of GPU events"):
         bucket_of(category, "ncclKernel")
+
+
+# --- further names ----------------------------------------------------------------------------------------
+
+FURTHER = KernelClasses(["one_shot", "(?i)^MSCCL", r"ring\d+$"])
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "bucket"),
+    [
+        ("kernel", "void one_shot_all_reduce<float>(float*)", "communication"),
+        ("gpu_memset", "one_shot flags", "communication"),
+        ("kernel", "mscclppAllReduce", "communication"),
+        ("kernel", "a mscclpp", "computation"),
+        ("kernel", "ring12", "communication"),
+        ("kernel", "ring12 ", "computation"),
+        ("kernel", "One_Shot", "computation"),
+        ("kernel", "ncclDevKernel_x", "communication"),
+        ("kernel", "", "computation"),
+        ("gpu_memcpy", "one_shot", "memcpy"),
+    ],
+)
+def test_further_names_join_the_class_of_communication(category: str, name: str, bucket: str) -> None:
+    assert FURTHER.bucket_of(category, name) == bucket
+
+
+def test_what_is_copied_or_filled_stays_that_whatever_is_named() -> None:
+    with_much = KernelClasses(["_"])
+    assert with_much.bucket_of("kernel", "__amd_rocclr_copyBuffer") == "memcpy"
+    assert with_much.bucket_of("kernel", "__amd_rocclr_fillBufferAligned") == "computation"
+    assert with_much.bucket_of("kernel", "gemm_x") == "communication"
+
+
+def test_without_further_names_it_is_the_table() -> None:
+    assert KernelClasses().classes == CLASSES
+    with pytest.raises(ValueError, match="no category of GPU events"):
+        FURTHER.bucket_of("cuda_sync", "one_shot")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*)*x", "a*" * 40 + "b"])
+def test_no_pattern_can_take_long(pattern: str) -> None:
+    begin = time.monotonic()
+    assert KernelClasses([pattern]).bucket_of("kernel", "a" * 20_000 + "!") == "computation"
+    assert time.monotonic() - begin < 5
+
+
+def test_a_name_that_is_no_unicode_is_computation() -> None:
+    assert FURTHER.bucket_of("kernel", "\ud800one_shot") == "computation"
+
+
+def test_what_is_no_regular_expression_is_told_with_its_key() -> None:
+    with pytest.raises(ConfigError) as caught:
+        KernelClasses(["fine", "("])
+    assert str(caught.value) == "traces.communication_kernels: '(' is no regular expression: unclosed group"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, pstdev
 from typing import Any, get_args
@@ -162,6 +163,54 @@ def test_ratios_of_a_worked_example() -> None:
     assert metrics.gpu_ratios(rows) == Ratios(compute=0.75, comm=0.625, exposed_comm=0.25, overlap=0.6)
 
 
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ({"computation": [(0, 10), (20, 30)]}, (0, 10)),
+        ({"computation": [(0, 10), (10, 15)]}, (0, 0)),
+        ({"computation": [(0, 10), (16, 16), (20, 30)]}, (4, 6)),
+        ({"computation": [(0, 0)], "memcpy": [(5, 15)], "communication": [(30, 30)]}, (0, 20)),
+        ({"computation": [(5, 5)]}, (0, 0)),
+    ],
+)
+def test_idle_gaps_below_the_threshold_are_told_apart(
+    events: dict[Bucket, list[Interval]], expected: tuple[int, int]
+) -> None:
+    assert metrics.idle_split(events, 5) == expected
+
+
+@given(buckets, st.integers(0, 10))
+def test_gaps_of_either_kind_are_all_that_is_idle(
+    events: dict[Bucket, list[Interval]], threshold: int
+) -> None:
+    rows = metrics.timeline(events)
+    if rows:
+        micro, macro = metrics.idle_split(events, threshold)
+        assert micro + macro == rows.idle_time
+        assert metrics.idle_split(events, 0) == (0, rows.idle_time)
+
+
+def test_kernel_time_adds_up_what_runs_side_by_side() -> None:
+    events: dict[Bucket, list[Interval]] = {"computation": [(0, 10), (5, 15)], "memcpy": [(0, 3)]}
+    assert metrics.kernel_time(events) == {"computation": 20, "communication": 0, "memcpy": 3}
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=30))
+def test_spread_is_that_of_a_textbook(values: list[int]) -> None:
+    found = metrics.spread(values)
+    assert found
+    assert found.mean == pytest.approx(statistics.fmean(values))
+    assert found.median == pytest.approx(statistics.median(values))
+    assert (found.min, found.max) == (min(values), max(values))
+    if len(values) > 1:
+        cuts = statistics.quantiles(values, n=20, method="inclusive")
+        assert found.p95 == pytest.approx(cuts[-1])
+
+
+def test_nothing_has_no_spread() -> None:
+    assert metrics.spread([]) is None
+
+
 def test_counts_include_empty_and_duplicate_events() -> None:
     counts = metrics.counts(of_events([(K, 0, 10), (K, 0, 10), (K, 5, 0), (N, 5, 1)]))
     assert counts.model_dump() == {"all_gpu": 4, "computation": 3, "communication": 1, "memcpy": 0}
@@ -249,6 +298,16 @@ def test_aggregates_of_two_ranks() -> None:
     assert found.avg_compute_ratio == 0.125
     assert found.avg_comm_ratio == 0.5
     assert found.avg_overlap_ratio == 0.5  # the rank without communication is left out
+
+
+def test_a_node_has_the_values_of_its_ranks() -> None:
+    ranks = [measured(0, 100), measured(1, 300), measured(2, 500), measured(3, 900)]
+    placed = [
+        rank.model_copy(update={"node": node}) for rank, node in zip(ranks, [1, 0, 1, None], strict=True)
+    ]
+    nodes = metrics.per_node(placed)
+    assert [(node.node, node.ranks) for node in nodes] == [(0, (1,)), (1, (0, 2))]
+    assert nodes[1].aggregates == metrics.aggregates([placed[0], placed[2]])
 
 
 def test_one_rank_has_no_spread() -> None:
@@ -365,6 +424,45 @@ def test_a_rank_that_nobody_knows_is_none_of_the_world() -> None:
     alone = rank(0).model_copy(update={"rank": None})
     assert covered(alone, world=4).ranks == 0
     assert covered(alone, world=None).ranks == 1
+
+
+# --- several ranks, no communication ----------------------------------------------------------------------
+
+
+def communicating(number: int, comm: int | None, basis: str = "gpu", status: str = "complete") -> RankMetrics:
+    if comm is None:
+        return rank(number, status, basis)
+    if basis == "gpu":
+        rows = dict.fromkeys(Timeline.model_fields, 0) | {"total_comm_time": comm}
+        return rank(number, status, exact_ns={"all": rows})
+    return rank(number, status, basis, cpu_ns=dict.fromkeys(CpuSums.model_fields, 0) | {"comm": comm})
+
+
+SILENT = "no trace shows communication, though the job is of several ranks"
+GPU = f"{SILENT}: if its kernels have names of their own, list them in traces.communication_kernels"
+CPU = f"{SILENT}: none of gloo's ranges (gloo:…) lies in their steps"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "told"),
+    [
+        ([communicating(0, 0), communicating(1, 0)], None, [GPU]),
+        ([communicating(0, 0)], 8, [GPU]),
+        ([communicating(0, 0, "cpu"), communicating(1, 0, "cpu")], 2, [CPU]),
+        ([communicating(0, 0), communicating(1, 5, status="duplicate")], 2, [GPU]),
+        ([communicating(0, 0), communicating(1, None, status="truncated")], 2, [GPU]),
+        ([communicating(0, 0), communicating(1, 5)], 2, []),
+        ([communicating(0, 0, "cpu"), communicating(1, 1, "cpu")], 2, []),
+        ([communicating(0, 0)], 1, []),
+        ([communicating(0, 0)], None, []),
+        ([communicating(0, None), communicating(1, None)], 2, []),
+        ([], 8, []),
+    ],
+)
+def test_several_ranks_without_communication(
+    ranks: list[RankMetrics], world: int | None, told: list[str]
+) -> None:
+    assert metrics.without_communication(ranks, world) == told
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=2, max_size=6), st.randoms())

@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conftest import SaveRun
-from cvs.models import NodeResult, ParseResult, Quality, RankMetrics, RunStatus
+from conftest import TRACES, SaveRun
+from cvs.config import ExpectedResults
+from cvs.errors import TraceError
+from cvs.metrics import aggregates
+from cvs.models import (
+    Accelerator,
+    NodeResult,
+    ParseResult,
+    Quality,
+    RankMetrics,
+    RunStatus,
+    TraceSet,
+    basis_of,
+)
 from cvs.parsers.torch_trace import TorchTraceParser
-from cvs.pipeline import _not_of_this_time, measure, result_of
+from cvs.pipeline import _not_of_this_time, check, measure, measure_traces, result_of
 from cvs.run_folder import RunFolder
 from cvs.thresholds import check_evidence
 
@@ -78,7 +91,7 @@ def test_metrics_of_another_run_are_not_used(measured: RunFolder) -> None:
         ("{", "cannot be read: Invalid JSON"),
         ("", "cannot be read: Invalid JSON"),
         ('{"schema_version": 0, "foo": 1}', "schema_version is 0, and this version of cvs reads 1"),
-        ('{"schema_version": 1, "foo": 1}', "cannot be read: benchmark: Field required"),
+        ('{"schema_version": 1, "foo": 1}', "cannot be read: accelerator: Field required"),
     ],
 )
 def test_metrics_that_are_none_are_measured_anew_with_a_warning(
@@ -124,3 +137,69 @@ def test_whether_the_job_was_started(save_run: SaveRun, node: NodeResult, starte
     run = manifest.run.model_copy(update={"nodes": (node,)})
     folder.save_manifest(manifest.model_copy(update={"run": run}))
     assert measure(folder, TorchTraceParser()).job_started is started
+
+
+# --- traces from anywhere ---------------------------------------------------------------------------------
+
+
+class Told:
+    """A parser of traces that never used a GPU, which tells of a backend."""
+
+    def __init__(self, *backends: str | None) -> None:
+        self.backends = backends
+        self.asked: list[str] = []
+
+    def parse(self, traces: TraceSet) -> ParseResult:
+        self.asked.append(traces.accelerator)
+        basis = basis_of(traces.accelerator)
+        quality = Quality(status="no_gpu_events" if basis == "gpu" else "complete")
+        ranks = tuple(
+            RankMetrics(rank=rank, files=(f"{rank}",), basis=basis, quality=quality, backend=backend)
+            for rank, backend in enumerate(self.backends)
+        )
+        return ParseResult(parser="told", basis=basis, world_size=len(ranks), ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("backends", "basis"),
+    [
+        (("gloo", "gloo"), "cpu"),
+        ((None, "mpi"), "cpu"),
+        (("nccl", "nccl"), "gpu"),
+        ((None, "cpu:gloo,cuda:NCCL"), "gpu"),
+        (("gloo", "rccl"), "gpu"),
+        ((), "gpu"),
+    ],
+)
+def test_the_backend_may_tell_of_a_gpu_that_was_not_recorded(
+    backends: tuple[str | None, ...], basis: str, tmp_path: Path
+) -> None:
+    parser = Told(*backends)
+    result = measure_traces(tmp_path, parser)
+    assert (result.parse.basis, result.accelerator) == (basis, None)
+    assert parser.asked == ["rocm"] + ["none"] * (basis == "cpu")
+    assert any(rank.quality.status == "no_gpu_events" for rank in result.parse.ranks) == (
+        basis == "gpu" and bool(backends)
+    )
+
+
+@pytest.mark.parametrize("accelerator", ["rocm", "cuda", "none"])
+def test_an_accelerator_that_is_declared_is_the_only_one_that_is_tried(
+    accelerator: Accelerator, tmp_path: Path
+) -> None:
+    parser = Told("gloo")
+    assert measure_traces(tmp_path, parser, accelerator=accelerator).accelerator == accelerator
+    assert parser.asked == [accelerator]
+
+
+@pytest.mark.parametrize("several", [str, Path, lambda path: [path], lambda path: (str(path), path)])
+def test_one_path_or_several(several: Callable[[Path], Any]) -> None:
+    result = measure_traces(several(TRACES / "cpu_gloo_2x2"), TorchTraceParser())
+    assert check(result, ExpectedResults()) == []
+    assert result.aggregates == aggregates(result.parse.ranks)
+    assert result.aggregates.avg_iteration_time_us == pytest.approx(43_187, abs=1)
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="none: no such file or folder"):
+        measure_traces([TRACES, tmp_path / "none"], TorchTraceParser())

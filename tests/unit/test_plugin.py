@@ -86,7 +86,7 @@ def test_a_missing_rank_is_named(judge: Judge, save_run: SaveRun) -> None:
     outcome.assert_outcomes(passed=4, failed=2, deselected=1)
     outcome.stdout.fnmatch_lines(
         [
-            "2 of 4 ranks left a trace; missing: ranks 1, 2",
+            "2 of 4 ranks left a trace; missing: ranks 1-2",
             "coverage: 2 of 4 ranks, 3 of 3 steps",
             "max_avg_iteration_ms 2000 ms: * holds (measured on 2 of 4 ranks, 3 of 3 steps)",
             "verdict: red",
@@ -205,6 +205,32 @@ def test_the_newest_run_must_be_of_these_files(judge: Judge, save_run: SaveRun, 
     judge(f"--run_dir={folder.path}", cases="evidence").assert_outcomes(passed=1, deselected=6)
 
 
+def test_how_a_run_is_looked_at_may_differ(judge: Judge, save_run: SaveRun, files: Files) -> None:
+    save_run()
+    files.edit("min_compute_ratio: 0.02", "min_compute_ratio: 0.01")
+    files.edit("enable_tracelens: false", "enable_tracelens: false\n  host_tracelens: check")
+    judge(cases="evidence").assert_outcomes(passed=1, deselected=6)
+
+
+def test_traces_are_read_as_the_file_says(judge: Judge, save_run: SaveRun, files: Files) -> None:
+    folder = save_run()
+    named = f"--run_dir={folder.path}"
+    with files.config_file.open("a") as text:
+        text.write("traces: {rank_pattern: 'worker(?P<rank>[0-9]+)/'}\n")
+    outcome = judge(cases="parse")
+    outcome.assert_outcomes(failed=1, deselected=6)
+    outcome.stdout.fnmatch_lines(
+        ["*traces.rank_pattern: not set then, 'worker(?P<rank>[[]0-9]+)/' now"],
+    )
+    outcome = judge(named, cases="parse or report")
+    outcome.assert_outcomes(failed=2, deselected=5)
+    outcome.stdout.fnmatch_lines(["*no trace among 4 files*"])
+    left_out = report_of(folder.path)["left_out"]
+    assert [left["why"] for left in left_out] == ["traces.rank_pattern finds no rank in its path"] * 4  # type: ignore[attr-defined]
+    files.edit("worker(?P", "rank(?P")
+    judge(named, cases="parse or report").assert_outcomes(passed=2, deselected=5)
+
+
 def test_a_run_of_other_overrides_is_told_once(judge: Judge, save_run: SaveRun) -> None:
     folder = save_run()
     outcome = judge("--training_overrides=inject.kind=kill", cases="validate_thresholds or report")
@@ -276,7 +302,8 @@ def test_bad_files_are_told_without_a_traceback(judge: Judge, files: Files) -> N
 
 def test_what_cannot_be_started_is_told_by_every_case_that_needs_it(judge: Judge, tmp_path: Path) -> None:
     with closing(LocalTransport("another")) as other:
-        other.hold(str(tmp_path / "cvs_runs" / "test_aorta" / "nodes" / "node-0" / "aorta"), holder("run-a"))
+        for node in ("node-0", "node-1"):
+            other.hold(str(tmp_path / "cvs_runs" / "test_aorta" / "nodes" / node / "aorta"), holder("run-a"))
         outcome = judge(cases="run_benchmark or evidence")
     outcome.assert_outcomes(failed=2, deselected=5)
     outcome.stdout.fnmatch_lines(["*in use by run run-a of *", "this call's run could not be started*"])

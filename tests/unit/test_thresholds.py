@@ -13,6 +13,7 @@ from cvs.config import ExpectedResults
 from cvs.models import (
     Aggregates,
     BenchmarkResult,
+    ExactNs,
     Failure,
     ParseResult,
     Quality,
@@ -20,6 +21,8 @@ from cvs.models import (
     RankMetrics,
     RunStatus,
     Step,
+    Timeline,
+    TraceResult,
 )
 from cvs.thresholds import check, check_evidence, check_limit, measured, verdict_of
 
@@ -257,6 +260,49 @@ def test_ranks_that_never_used_the_declared_accelerator_are_told_together(accele
     ]
 
 
+GPU = ExactNs(
+    all=Timeline(
+        computation_time=1,
+        exposed_comm_time=0,
+        exposed_memcpy_time=0,
+        busy_time=1,
+        idle_time=0,
+        total_time=1,
+        total_comm_time=0,
+        total_memcpy_time=0,
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (
+            [rank_of(0, exact_ns=GPU), rank_of(1, "no_gpu_events", backend="nccl")],
+            "other ranks used a GPU, but there are no GPU events in the trace of rank 1",
+        ),
+        (
+            [rank_of(0, "no_gpu_events", backend="cpu:gloo,cuda:nccl"), rank_of(1, "no_gpu_events", node=1)],
+            "the backend is cpu:gloo,cuda:nccl, but there are no GPU events in the trace of rank 0, rank 1"
+            " (node rank 1): did the profiler record the GPU? set accelerator: none for a CPU run",
+        ),
+    ],
+)
+def test_where_none_is_declared_the_traces_themselves_tell_of_a_gpu(
+    ranks: list[RankMetrics], message: str
+) -> None:
+    result = TraceResult(accelerator=None, parse=parse_of(*ranks), aggregates=Aggregates())
+    assert [violation.message for violation in check_evidence(result)] == [message]
+
+
+def test_traces_without_a_run_are_judged_like_those_of_a_good_one() -> None:
+    limits = ExpectedResults(max_avg_iteration_ms=20, min_compute_ratio=0.3)
+    parse = parse_of(rank_of(0, "truncated"), missing_ranks=(1,), problems=("p",))
+    traces = TraceResult(accelerator="none", parse=parse, aggregates=MEASURED)
+    assert check(traces, limits) == check(result_of(parse, aggregates=MEASURED), limits)
+    assert len(check(traces, limits)) == 4
+
+
 def test_a_rank_that_nobody_knows() -> None:
     [message] = evidence(result_of(parse_of(rank_of(0), rank_of(None, "unreadable"))))
     assert message == "a rank that nobody knows: trace is unreadable"
@@ -266,8 +312,8 @@ def test_a_rank_that_nobody_knows() -> None:
     ("found", "missing", "text"),
     [
         ((0, 1, 2), (3,), "3 of 4 ranks left a trace; missing: rank 3"),
-        ((1,), (0, 2, 3), "1 of 4 ranks left a trace; missing: ranks 0, 2, 3"),
-        ((), (0, 1, 2, 3), "0 of 4 ranks left a trace; missing: ranks 0, 1, 2, 3"),
+        ((1,), (0, 2, 3), "1 of 4 ranks left a trace; missing: ranks 0, 2-3"),
+        ((), (0, 1, 2, 3), "0 of 4 ranks left a trace; missing: ranks 0-3"),
     ],
 )
 def test_missing_ranks_are_named(found: tuple[int, ...], missing: tuple[int, ...], text: str) -> None:

@@ -13,11 +13,11 @@ import pytest
 from cvs.config import load_files
 from cvs.metrics import coverage
 from cvs.models import BenchmarkResult, ParseStatus, RunStatus
-from cvs.parsers.torch_trace import TorchTraceParser
+from cvs.parsers.tracelens import TraceLensParser
 from cvs.plugin import Benchmark, Suite, warn
 from cvs.runners.aorta import AortaRunner
 
-BENCHMARK = Benchmark(suite="test_aorta", load_files=load_files, runner=AortaRunner, parser=TorchTraceParser)
+BENCHMARK = Benchmark(suite="test_aorta", load_files=load_files, runner=AortaRunner, parser=TraceLensParser)
 
 Record = Callable[[str, object], None]
 

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import Done, run_cvs
 from cvs.config.account import user_name
-from cvs.models import Holder
+from cvs.models import Holder, RunResult
 from cvs.runtime._owned import EXPIRES, HOLDER, NODE
 from lab import faults
 from lab.cluster import Lab
@@ -64,6 +64,11 @@ def of_run(run_id: str, user: str = "", expires: str = FUTURE) -> list[str]:
     return [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
 
 
+def run_of(home: Path) -> RunResult:
+    """The newest run below `home`."""
+    return folder_of(home).load_manifest().run
+
+
 def cleanup(cluster: Path, *words: str) -> Done:
     return run_cvs("cleanup", f"--cluster_file={cluster}", *words, cwd=cluster.parent)
 
@@ -80,8 +85,9 @@ def guests(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("wait", [0, 60])
 def test_two_users_on_the_same_nodes_at_the_same_time(
-    lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
+    wait: int, lab: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
     lay_out(lab.nodes[:2], TALKS)
     processes = {}
@@ -93,19 +99,23 @@ def test_two_users_on_the_same_nodes_at_the_same_time(
         processes[user] = subprocess.Popen(
             [
                 *(sys.executable, "-m", "cvs.cli", "run", "test_aorta", *files),
-                *("-k", "run_benchmark", "--wait", "100"),
+                *("-k", "run_benchmark", "--wait", str(wait)),
             ],
             cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, "LOGNAME": user},
         )  # fmt: skip
     said = {user: process.communicate(timeout=140)[0] for user, process in processes.items()}
     good = [user for user, process in processes.items() if process.returncode == 0]
-    assert good, said
-    for user in {*processes} - {*good}:
-        assert f"in use by run {folder_of(tmp_path / good[0]).run_id} of {good[0]}@" in said[user]
-        assert "which came a moment earlier" in said[user]
+    assert len(good) == (2 if wait else 1), said
     for user in good:
         assert folder_of(tmp_path / user).node_log(1).read_text().count("line") == 40
+    first, *others = sorted(good, key=lambda user: run_of(tmp_path / user).started)
+    [last] = others or {*processes} - {first}
+    assert f": in use by run {run_of(tmp_path / first).run_id} of {first}@" in said[last]
+    if wait:
+        assert run_of(tmp_path / last).started >= str(run_of(tmp_path / first).ended)
+    else:
+        assert not list((tmp_path / last / "cvs_runs").glob("*/*")), said[last]
 
 
 @pytest.mark.usefixtures("guests")
@@ -275,8 +285,9 @@ def test_a_node_that_cannot_be_reached_costs_no_other(
 
 
 @pytest.mark.full
-def test_plain_processes_go_by_the_name_of_their_run(
-    lab: Lab, cluster_file: ClusterFile, tmp_path: Path
+@pytest.mark.parametrize("by", ["name", "lock"])
+def test_plain_processes_go_by_the_name_of_their_run_or_the_lock_of_their_folder(
+    by: str, lab: Lab, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
     node = lab.nodes[0]
     lay_out([node], TRAINS_FOR_EVER)
@@ -290,14 +301,15 @@ def test_plain_processes_go_by_the_name_of_their_run(
     with started(tmp_path, cluster, bench) as process:
         wait_for_line(process, "trains")
         run_id = folder_of(tmp_path).run_id
-        words = ("--run", run_id, "--config_file", str(bench))
+        words = ("--config_file", str(bench), *(("--run", run_id) if by == "name" else ()))
         alive = cleanup(cluster, *words)
         assert f"its cvs is alive, process {process.pid} here; end that first" in alive.stdout
-        assert alive.returncode == 1
+        assert alive.returncode == int(by == "name")
         process.kill()
         process.wait()
     done = cleanup(cluster, *words)
     assert done.stdout.startswith(f"{node.address}: ended processes ")
     assert done.stdout.endswith(": its cvs is gone\n")
     assert done.returncode == 0
-    assert cleanup(cluster, *words).stdout == f"{node.address}: nothing of run {run_id}\n"
+    nothing = f"nothing of run {run_id}" if by == "name" else "nothing is left"
+    assert cleanup(cluster, *words).stdout == f"{node.address}: {nothing}\n"

@@ -101,6 +101,39 @@ def test_the_benchmark_file_tells_whether_there_is_docker_to_be_asked(
     assert command("cleanup", *words).stdout == "n-[0-1]: nothing is left\n"
 
 
+def test_the_lock_of_the_benchmark_files_folder_tells_of_plain_processes(
+    shelf: Shelf, command: Command, tmp_path: Path
+) -> None:
+    shelf.entries.clear()
+    (tmp_path / ".cvs").mkdir()
+    (tmp_path / ".cvs/lock").write_text(BOBS.model_dump_json())
+    for more in ("", "runtime: process\n"):
+        (tmp_path / "aorta.yaml").write_text(f"aorta_path: {tmp_path}\n{more}")
+        done = command("cleanup", *FILES, "--config_file", "aorta.yaml")
+        assert (done.returncode, done.stdout) == (
+            0, f"n-[0-1]: left lock of {tmp_path} of {BOBS}: another user's\n"
+        )  # fmt: skip
+
+
+@pytest.mark.usefixtures("shelf")
+def test_what_is_found_is_told_before_what_goes_wrong_then(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "aorta.yaml").write_text(f"aorta_path: {tmp_path}\n")
+
+    def breaks(_transport: object, _folder: str) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr("cvs.runtime.cleanup.holder_of_folder", breaks)
+    done = command("cleanup", *FILES, "--config_file", "aorta.yaml", "--dry-run")
+    assert done.stdout.splitlines() == [
+        f"n-[0-1]: would remove container old of {OURS}: it had ended",
+        f"n-[0-1]: left container bobs of {BOBS}: another user's",
+        "n-[0-1]: a defect in cvs: ZeroDivisionError: odd",
+    ]
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_what_would_disturb_a_terminal_is_not_shown(shelf: Shelf, command: Command) -> None:
     labels = {HOLDER: OURS.model_copy(update={"user": "\x1b[31m"}).model_dump_json()}
     shelf.put("evil", labels=labels)

@@ -231,6 +231,19 @@ def test_what_processes_do_not_do_is_a_warning(command: Command, files: Files) -
     ]
 
 
+def test_tracelens_without_gpus_is_a_warning_and_not_planned(command: Command, files: Files) -> None:
+    files.edit("enable_tracelens: false", "host_tracelens: check")
+    done = command("run", "test_aorta", *files.options, "--dry-run")
+    assert done.stderr.splitlines() == [
+        "warning: analysis.host_tracelens: check has no effect with accelerator none: it takes GPU events"
+    ]
+    assert "TraceLens" not in done.stdout
+    files.edit("accelerator: none", "accelerator: rocm")
+    done = command("run", "test_aorta", *files.options, "--dry-run")
+    assert done.stderr == ""
+    assert "TraceLens    check, by the Python that runs cvs [here], at most 1800 s" in done.stdout
+
+
 def test_what_processes_do_not_do_by_default_is_none(command: Command, files: Files) -> None:
     files.edit("skip_rccl_build: true", "")
     files.edit("analysis:\n  enable_tracelens: false", "")

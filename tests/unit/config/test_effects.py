@@ -14,8 +14,11 @@ from pydantic import BaseModel
 from conftest import PACKAGE
 from cvs.config import AortaConfig, ClusterConfig
 from cvs.config.loader import read_aorta, read_cluster
+from cvs.kernels import Bucket, KernelClasses
 from cvs.launch import plan_aorta
 from cvs.models import Aggregates, BenchmarkResult, ParseResult, RunStatus
+from cvs.parsers.rank_pattern import rank_names
+from cvs.pipeline import parse_options
 from cvs.thresholds import check
 
 CLUSTER: dict[str, Any] = {
@@ -23,7 +26,10 @@ CLUSTER: dict[str, Any] = {
     "env_vars": {"X": "1"},
     "node_dict": {"a": {"vpc_ip": "10.0.0.1", "env_vars": {"Y": "1"}}, "b": {"vpc_ip": "10.0.0.2"}},
 }
-AORTA: dict[str, Any] = {"aorta_path": "/a", "analysis": {"enable_gemm_analysis": True}}
+AORTA: dict[str, Any] = {
+    "aorta_path": "/a",
+    "analysis": {"enable_gemm_analysis": True, "host_tracelens": "check"},
+}
 
 AORTA_CHANGES: dict[str, Any] = {
     "aorta_path": "/b",
@@ -66,6 +72,9 @@ AORTA_CHANGES: dict[str, Any] = {
     "analysis.tracelens_script": "t.sh",
     "analysis.gemm_script": "g.sh",
     "analysis.skip_if_exists": True,
+    "analysis.host_tracelens": "off",
+    "analysis.host_tracelens_seconds": 60,
+    "analysis.host_tracelens_python": "/opt/venv/bin/python",
     "multi_node.master_launch_mode": "script",
     "multi_node.nproc_per_node": 2,
     "multi_node.master_port": 2000,
@@ -79,6 +88,8 @@ AORTA_CHANGES: dict[str, Any] = {
     "multi_node.on_node_failure": {"on_node_failure": "exclude", "min_nodes": 1},
     "multi_node.min_nodes": {"on_node_failure": "exclude", "min_nodes": 2},
     "multi_node.collect_traces": False,
+    "traces.rank_pattern": r"worker(?P<rank>\d+)",
+    "traces.communication_kernels": ["one_shot"],
     "expected_results.max_avg_iteration_ms": 1.0,
     "expected_results.min_compute_ratio": 0.9,
     "expected_results.min_overlap_ratio": 0.9,
@@ -146,7 +157,7 @@ def plan_of(cluster: dict[str, Any], bench: dict[str, Any]) -> str:
     return plan.model_dump_json()
 
 
-@pytest.mark.parametrize("key", [key for key in AORTA_CHANGES if not key.startswith("expected")])
+@pytest.mark.parametrize("key", [key for key in AORTA_CHANGES if not key.startswith(("expected", "traces"))])
 def test_a_key_of_the_benchmark_file_changes_the_plan(key: str) -> None:
     nodes = dict(list(CLUSTER["node_dict"].items())[: 1 if key in ONE_NODE else 2])
     cluster = {**CLUSTER, "node_dict": nodes}
@@ -183,6 +194,19 @@ def test_a_limit_changes_the_verdict_and_the_plan(key: str) -> None:
     assert name in verdict({name: AORTA_CHANGES[key]})
     assert name not in verdict({})
     assert plan_of(CLUSTER, changed(AORTA, key, AORTA_CHANGES[key])) != plan_of(CLUSTER, AORTA)
+
+
+def read_from_traces(bench: dict[str, Any]) -> tuple[object, Bucket]:
+    """What the path of a trace tells of its rank, and where a kernel counts."""
+    options = parse_options(AortaConfig.model_validate(bench))
+    path = "worker3/trace.json"
+    kinds = KernelClasses(options.communication_kernels)
+    return rank_names(options.rank_pattern, [path]).place(path), kinds.bucket_of("kernel", "one_shot_reduce")
+
+
+@pytest.mark.parametrize("key", [key for key in AORTA_CHANGES if key.startswith("traces")])
+def test_a_key_for_traces_changes_how_they_are_read(key: str) -> None:
+    assert read_from_traces(changed(AORTA, key, AORTA_CHANGES[key])) != read_from_traces(AORTA)
 
 
 PLACEHOLDERS = {"home_mount_dir_name", "node_dir_name"}

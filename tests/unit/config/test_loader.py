@@ -227,6 +227,12 @@ def test_placeholders_of_the_benchmark_file_take_the_clusters_values(tmp_path: P
     assert bench.multi_node.extra_train_args == (f"{PACKAGE}/x",)
 
 
+def test_a_benchmark_file_by_itself_takes_the_local_users_values(tmp_path: Path) -> None:
+    (tmp_path / "aorta.yaml").write_text('aorta_path: "{home}/{user-id}/{node-dir-name}"\n')
+    user = getpass.getuser()
+    assert load_aorta(tmp_path / "aorta.yaml").aorta_path == f"/home/{user}/{user}/root"
+
+
 def test_a_folder_may_be_named_by_a_placeholder(tmp_path: Path) -> None:
     data = {
         "username": "a",

@@ -89,6 +89,13 @@ def test_every_left_over_is_told() -> None:
     ]
 
 
+def test_where_braces_mean_something_else_only_changeme_is_told() -> None:
+    data = {"traces": {"rank_pattern": "r{1,3}{user}", "communication_kernels": ["<changeme>"]}}
+    assert [str(problem) for problem in leftovers(data, None)] == [
+        "traces.communication_kernels.0: <changeme> is still there; write your own value"
+    ]
+
+
 def test_nothing_is_left_over() -> None:
     assert list(told(fill({"a": "{user}", "b": [3, None]}, VALUES), VALUES)) == []
 

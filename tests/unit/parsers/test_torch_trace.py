@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
 from decimal import Decimal
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 
 from cvs import metrics
-from cvs.errors import TraceError
-from cvs.models import Accelerator, ParseResult, ParseStatus, Ratios
+from cvs.models import Accelerator, ParseOptions, ParseResult, ParseStatus, Ratios
 from cvs.parsers.torch_trace import TorchTraceParser, trace_set_of
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -41,8 +39,8 @@ def microseconds(golden: dict[str, Any], row: str) -> float:
 def test_golden(path: Path) -> None:
     golden = json.loads(path.read_text())
     trace = path.with_name(golden["file"]["name"])
-    result = parse(trace)
-    [rank] = result.ranks
+    options = ParseOptions(linked=True, micro_idle_ns=5_000)
+    [rank] = TorchTraceParser(options).parse(trace_set_of(trace, "rocm")).ranks
     claimed = golden["distributedInfo"] or {}
     assert rank.rank == claimed.get("rank")
     assert rank.world_size == claimed.get("world_size")
@@ -62,13 +60,20 @@ def test_golden(path: Path) -> None:
         return
     assert rank.quality.status == "complete"
     assert rank.exact_ns is not None
+    linked = rank.exact_ns.linked and rank.exact_ns.linked.model_dump()
     assert rank.exact_ns.all.model_dump() == golden["exact_ns"]["all"]
+    assert linked == golden["exact_ns"]["linked"]
     assert rank.counts is not None
     assert rank.counts.model_dump() == {key: golden["counts"][key] for key in rank.counts.model_dump()}
     assert rank.gpu_timeline is not None
     bound = (rank.counts.all_gpu + 2) * math.ulp(largest_stamp(trace))
     for row, value in rank.gpu_timeline.items():
         assert abs(value * 1000 - microseconds(golden, row)) <= bound
+    assert rank.micro_idle_ns is not None
+    assert rank.macro_idle_ns is not None
+    assert rank.micro_idle_ns + rank.macro_idle_ns == rank.exact_ns.all.idle_time
+    for row, idle_ns in (("micro_idle_time", rank.micro_idle_ns), ("macro_idle_time", rank.macro_idle_ns)):
+        assert abs(idle_ns / 1000 - golden["gpu_timeline_micro5"]["all"][row] * 1000) <= bound
 
 
 def largest_stamp(trace: Path) -> float:
@@ -167,6 +172,17 @@ def test_a_set_of_ranks_on_gpus() -> None:
     ]
     assert (result.status, result.world_size, result.missing_ranks) == (ParseStatus.SUCCESS, 4, ())
     assert (result.problems, result.warnings) == ((), ())
+    assert result.collectives is not None
+    assert {row.collective for row in result.collectives.collectives} == {
+        "allgather",
+        "allreduce",
+        "alltoall",
+        "reducescatter",
+    }
+    assert result.collectives.findings == (
+        "12 of 108 communication kernels name no process group (ranks 0-3):"
+        " they are matched by their order alone",
+    )
     assert {left.file for left in result.left_out} == {
         f"rank{number}_trace.golden.json" for number in range(4)
     }
@@ -195,7 +211,7 @@ def write(
         for n in steps
     ]
     events += [
-        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "ts": start + 10 * n, "dur": 5}
+        {"ph": "X", "cat": "kernel", "name": "ncclKernel", "pid": 0, "ts": start + 10 * n, "dur": 5}
         for n in range(kernels)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -436,16 +452,6 @@ def test_two_devices_in_one_trace_are_a_warning(tmp_path: Path) -> None:
 # --- sets from disk ---------------------------------------------------------------------------------------
 
 
-def test_a_set_knows_path_node_size_and_content(tmp_path: Path) -> None:
-    trace = write(tmp_path / "node_3" / "torch_profiler" / "rank7" / "t.json", 7)
-    (tmp_path / "node_3" / "rank7.log").write_text("hello")
-    log, found = trace_set_of(tmp_path, "rocm").files
-    assert (found.path, found.node_rank) == ("node_3/torch_profiler/rank7/t.json", 3)
-    assert found.size == trace.stat().st_size
-    assert found.sha256 == hashlib.sha256(trace.read_bytes()).hexdigest()
-    assert (log.path, log.node_rank, log.size, log.sha256) == ("node_3/rank7.log", 3, 5, "")
-
-
 @pytest.mark.parametrize("given", ["node_3/rank7/t.json", "node_3/rank7", "node_3", "."])
 def test_node_and_rank_are_known_from_wherever_one_starts(tmp_path: Path, given: str) -> None:
     write(tmp_path / "node_3" / "rank7" / "t.json")
@@ -458,8 +464,3 @@ def test_a_link_to_a_folder_is_followed_where_it_is_given(tmp_path: Path) -> Non
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert statuses(parse(tmp_path / "link")) == ["complete"]
     assert statuses(parse(tmp_path)) == ["complete"]
-
-
-def test_no_such_path(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="nowhere: no such file or folder"):
-        trace_set_of(tmp_path / "nowhere", "rocm")

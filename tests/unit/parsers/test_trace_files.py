@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from cvs.parsers.trace_files import (
     Chosen,
     Entry,
     candidates,
-    listed,
+    gave_way,
     one_per_place,
     one_per_rank,
     rank_of,
 )
 from cvs.parsers.trace_text import NO_TRACE_EVENTS
+from cvs.rank_paths import RankNames
 
 YEAR_2025 = 1_750_000_000 * 10**9
 
@@ -42,7 +44,7 @@ def document(
         world_size=world_size,
         base_ns=YEAR_2025,
         steps={number: (start + number, start + number + 1) for number in steps},
-        buckets={} if status == "unreadable" else {"computation": [(start, start + 1)]},
+        first_ns=None if status == "unreadable" else start,
     )
 
 
@@ -59,10 +61,10 @@ def why(found: Chosen) -> dict[str, str]:
 
 def test_without_rank_folders_every_json_is_a_candidate() -> None:
     chosen, left_out = candidates(
-        [file("b/rank0.json.gz"), file("a.json"), file("a.json.bak"), file("a.jsonl"), file("a.json.zst")]
+        [file("b/rank0.json.gz"), file("a.json"), file("a.json.bak"), file("a.jsonl"), file("a.JSON")]
     )
     assert [found.path for found in chosen] == ["a.json", "b/rank0.json.gz"]
-    assert [left.file for left in left_out] == ["a.json.bak", "a.json.zst", "a.jsonl"]
+    assert [left.file for left in left_out] == ["a.JSON", "a.json.bak", "a.jsonl"]
     assert {left.why for left in left_out} == {"not a .json or .json.gz file"}
 
 
@@ -76,6 +78,50 @@ def test_with_rank_folders_only_files_in_them_count() -> None:
         LeftOut(file="p/rank1.json", why="not in a rank folder, where others are"),
         LeftOut(file="p/rank3.bak/a.json", why="not in a rank folder, where others are"),
     ]
+
+
+RSYNC = "an unfinished copy of rsync"
+NFS = "what NFS keeps of a removed file that somebody has open"
+EDITOR = "left by an editor"
+MACOS = "what macOS keeps beside a file"
+PACKED = "packed in a way that is not readable here: use gzip"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("rank0/.~tmp~/t.json", RSYNC),
+        (".rsync-partial/rank0/t.json", RSYNC),
+        ("rank0/.t.pt.trace.json.q3Xb9Z", RSYNC),
+        ("rank0/.t.json.gz.AbCdEf", RSYNC),
+        ("rank0/.nfs000000000001e24500000001", NFS),
+        ("rank0/t.json~", EDITOR),
+        ("rank0/.t.json.swp", EDITOR),
+        ("rank0/.t.json.swo", EDITOR),
+        ("rank0/#t.json#", EDITOR),
+        ("rank0/.#t.json", EDITOR),
+        ("rank0/._t.json", MACOS),
+        ("rank0/t.json.zst", PACKED),
+        ("rank0/t.json.xz", PACKED),
+        ("rank0/traces.zip", PACKED),
+        ("rank0/new\nline~", EDITOR),
+        ("rank0/nccl_trace_rank_0", "not a .json or .json.gz file"),
+        ("rank0/.bashrc.backup", "not a .json or .json.gz file"),
+        ("rank0/t.json\n", "not a .json or .json.gz file"),
+        ("rank0/memory.pickle", "not a .json or .json.gz file"),
+    ],
+)
+def test_leftovers_are_told_by_their_names(path: str, why: str) -> None:
+    chosen, left_out = candidates([file("rank0/t.json"), file(path)])
+    assert [found.path for found in chosen] == ["rank0/t.json"]
+    assert left_out == [LeftOut(file=path, why=why)]
+
+
+@pytest.mark.parametrize(
+    "path", ["a~/t.json", "#a#/t.json", ".nfs/t.json", ".hidden/.t.json", "with space/\x1b[31m\nt.json"]
+)
+def test_an_odd_name_is_no_reason(path: str) -> None:
+    assert candidates([file(path)]) == ([file(path)], [])
 
 
 # --- whose ------------------------------------------------------------------------------------------------
@@ -111,6 +157,38 @@ def test_unknown_ranks_stay_apart_and_last() -> None:
     assert used(one_per_place(read)) == [(7, "rank7.json"), (None, "a.json"), (None, "b.json")]
 
 
+def worker(path: str) -> tuple[str, int] | None:
+    folder, _, _ = path.rpartition("/")
+    return (folder, int(folder[-1])) if folder else None
+
+
+PATTERN = RankNames("the pattern", worker, "no rank", always=True)
+
+
+def test_where_a_pattern_finds_ranks_only_what_it_finds_counts() -> None:
+    files = [file("w0/a.json"), file("w1/a.json"), file("w1/notes.txt"), file("rank2.json")]
+    chosen, left_out = candidates(files, PATTERN)
+    assert [found.path for found in chosen] == ["w0/a.json", "w1/a.json"]
+    assert left_out == [
+        LeftOut(file="rank2.json", why="no rank"),
+        LeftOut(file="w1/notes.txt", why="not a .json or .json.gz file"),
+    ]
+    assert candidates([file("rank2.json")], PATTERN) == ([], [LeftOut(file="rank2.json", why="no rank")])
+
+
+def test_a_pattern_takes_the_place_of_folders_and_the_trace_still_knows_best() -> None:
+    read = [
+        (file("w0/rank7/a.json"), document(steps=(1,))),
+        (file("w1/trace_step4.json"), document(steps=(4,))),
+        (file("w1/trace_step9.json"), document(steps=(9,))),
+        (file("w2/a.json"), document(5)),
+    ]
+    by_worker = replace(PATTERN, place=lambda path: (path[:2], int(path[1])))
+    found = one_per_place(read, by_worker)
+    assert used(found) == [(0, "w0/rank7/a.json"), (1, "w1/trace_step9.json"), (5, "w2/a.json")]
+    assert found.warnings == ("w2/a.json: the pattern says rank 2, the trace itself rank 5, which counts",)
+
+
 def test_json_that_is_no_trace_and_no_rank_misses_is_left_out() -> None:
     other = document(status="unreadable", cause=NO_TRACE_EVENTS)
     found = one_per_place([(file("report.json"), other), (file("rank0.json"), document())])
@@ -121,6 +199,62 @@ def test_json_that_is_no_trace_and_no_rank_misses_is_left_out() -> None:
         (0, "rank0.json"),
         (1, "rank1.json"),
     ]
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        f"{NO_TRACE_EVENTS} (a flight recorder dump)",
+        "the top level is a list, not an object with traceEvents",
+        "not a profiler trace: Expected `object`, got `int`",
+    ],
+)
+def test_json_of_another_kind_never_stands_in_the_way_of_a_trace(cause: str) -> None:
+    other = document(status="unreadable", cause=cause)
+    read = [
+        (file("traces/rank0.json"), document(steps=(1,))),
+        (file("metrics/rank0.json"), other),
+        (file("traces/rank0_memory.json"), other),
+        (file("summary.json"), other),
+    ]
+    found = one_per_place(read)
+    assert used(found) == [(0, "traces/rank0.json")]
+    assert why(found) == dict.fromkeys(
+        ("metrics/rank0.json", "traces/rank0_memory.json", "summary.json"), cause
+    )
+    assert found.warnings == ()
+
+
+def test_json_of_another_kind_is_all_that_there_is_of_a_rank() -> None:
+    other = document(status="unreadable", cause=NO_TRACE_EVENTS)
+    found = one_per_place([(file("rank1/a.json"), other), (file("rank1/b.json"), other)])
+    assert used(found) == [(1, "rank1/b.json")]
+    assert why(found) == {"rank1/a.json": NO_TRACE_EVENTS}
+    assert found.warnings == ()
+
+
+def test_a_trace_that_is_broken_is_a_warning_and_not_passed_over() -> None:
+    empty = document(status="unreadable", cause="empty file")
+    found = one_per_place([(file("a.json"), empty), (file("rank0.json"), document())])
+    assert used(found) == [(0, "rank0.json"), (None, "a.json")]
+
+
+def test_what_gave_way_to_another_trace_is_one_itself() -> None:
+    broken = document(status="unreadable", cause="empty file")
+    other = document(status="unreadable", cause=NO_TRACE_EVENTS)
+    read = [
+        (file("rank0/a.pt.trace.json"), document(0, steps=(4,))),
+        (file("rank0/same.json"), document(0, steps=(4,))),
+        (file("rank0/early.json"), document(0, steps=(3,))),
+        (file("rank0/broken.json"), broken),
+        (file("rank0/other.json"), other),
+    ]
+    left_out = one_per_place(read).left_out
+    assert {left.file for left in left_out if gave_way(left)} == {"rank0/same.json", "rank0/early.json"}
+    [shared] = joined(("node_0/rank0/t.json", "a", 0), ("node_1/rank0/t.json", "a", 0)).left_out
+    assert gave_way(shared)
+    by_path = candidates([file("rank0/a.json"), file("b.json"), file("rank0/c.txt"), file("rank0/d~")])[1]
+    assert not any(map(gave_way, by_path))
 
 
 # --- several files in one rank folder ---------------------------------------------------------------------
@@ -242,14 +376,3 @@ def test_in_separate_worlds_one_number_may_stand_for_several_ranks() -> None:
 def test_unknown_ranks_are_not_one() -> None:
     found = joined(("a.json", "a", None), ("b.json", "a", None), ("rank0.json", "c", 0))
     assert used(found) == [(0, "rank0.json"), (None, "a.json"), (None, "b.json")]
-
-
-# --- words ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [([3], "rank 3"), ([3, 3], "rank 3"), ([7, 1, 0, 2], "ranks 0-2, 7"), ([4, 2], "ranks 2, 4")],
-)
-def test_numbers_in_words(numbers: list[int], text: str) -> None:
-    assert listed("rank", numbers) == text

@@ -20,11 +20,15 @@ from cvs.models import (
     Quality,
     RankMetrics,
     Ratios,
+    RowDifference,
+    RowsCompared,
     RunResult,
     RunStatus,
     Step,
+    TraceLensResult,
+    TraceResult,
 )
-from cvs.reports.json_report import json_report
+from cvs.reports.json_report import json_report, traces_json
 from cvs.run_folder import Manifest
 
 NODES = {"a": {"vpc_ip": "10.0.0.1"}, "b": {"vpc_ip": "10.0.0.2"}}
@@ -164,7 +168,8 @@ def test_a_rank() -> None:
     assert rank["iteration_time_us"] == 50_000.0
     assert (rank["comm_ratio"], rank["exposed_comm_ratio"], rank["overlap_ratio"]) == (0.8, 0.6, 0.25)
     assert rank["steps"] == [2, 3]
-    assert rank["quality"] == {"status": "complete", "cause": None, "dropped": {}}
+    told = rank["quality"]
+    assert (told["status"], told["cause"], told["dropped"]) == ("complete", None, {})
     assert rank["cpu_ns"]["overlap"] == 20_000_000
     assert (rank["exact_ns"], rank["counts"]) == (None, None)
     assert rank["files"] == ["node_0/artifacts/torch_profiler/rank0/t.json"]
@@ -249,8 +254,36 @@ def test_warnings_and_left_out_files() -> None:
     assert report["left_out"] == [{"file": "node_0/x", "why": "not of this run"}]
 
 
+def test_what_tracelens_made_of_it() -> None:
+    assert report_of(result_of())["tracelens"] is None
+    difference = RowDifference(row="busy_time", cvs_ns=5, tracelens_ns=7.5)
+    compared = RowsCompared(rank=1, bound_ns=1.0, agree_within_ns=0.5, differences=(difference,))
+    found = TraceLensResult(
+        mode="check", version="0.1.0", seconds=2.5, compared=(compared,), warnings=("rank 1: …",)
+    )
+    report = report_of(result_of(tracelens=found))
+    assert report["tracelens"] == json.loads(found.model_dump_json())
+    assert report["verdict"] == "good"
+
+
 def test_no_secret_is_reported() -> None:
     report = report_of(
         result_of(), training_overrides={"wandb.api_key": "s3cret"}, environment={"HF_TOKEN": "s3cret"}
     )
     assert "s3cret" not in json.dumps(report)
+
+
+# --- traces without a run ---------------------------------------------------------------------------------
+
+
+def test_traces_have_what_a_run_has_but_for_the_run() -> None:
+    run, limits = result_of(), ExpectedResults(min_overlap_ratio=0.9)
+    traces = TraceResult(accelerator=None, parse=run.parse, aggregates=run.aggregates)
+    found, report = json.loads(traces_json(traces, limits)), report_of(run, limits)
+    shared = "verdict violations basis performance coverage limits world_size missing_ranks left_out".split()
+    assert {key: found[key] for key in shared} == {key: report[key] for key in shared}
+    assert found["warnings"] == list(run.parse.warnings)
+    assert (found["accelerator"], found["parser"]) == (None, run.parse.parser)
+    for rank, entry in zip(run.parse.ranks, found["ranks"], strict=True):
+        assert RankMetrics.model_validate({name: entry[name] for name in RankMetrics.model_fields}) == rank
+        assert entry["gpu_timeline"] is None

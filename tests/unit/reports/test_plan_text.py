@@ -158,6 +158,14 @@ def test_what_only_a_run_knows_is_said() -> None:
             {"runtime": "docker", "analysis": {"skip_if_exists": True, "tracelens_script": "t.sh"}},
             "analyses tracelens (unless it is there): bash /mnt/t.sh '/mnt/<output dir of the job>'",
         ),
+        (
+            {"analysis": {"host_tracelens": "check", "host_tracelens_seconds": 60}},
+            "TraceLens check, by the Python that runs cvs [here], at most 60 s",
+        ),
+        (
+            {"analysis": {"host_tracelens": "report", "host_tracelens_python": "/t/bin/python"}},
+            "TraceLens report, by /t/bin/python [here], at most 1800 s",
+        ),
     ],
 )
 def test_what_few_ask_for(bench: dict[str, Any], line: str) -> None:

@@ -11,16 +11,22 @@ from cvs.models import (
     Aggregates,
     BenchmarkResult,
     CpuSums,
+    ExactNs,
     LeftOut,
     ParseResult,
     Quality,
     QualityStatus,
     RankMetrics,
     Ratios,
+    RowDifference,
+    RowsCompared,
     RunStatus,
     Step,
+    Timeline,
+    TraceLensResult,
+    TraceResult,
 )
-from cvs.reports.table import text_report
+from cvs.reports.table import text_report, traces_text
 
 NO_LIMITS = ExpectedResults()
 
@@ -124,6 +130,12 @@ def test_missing_ranks_have_a_row_too() -> None:
         assert row(lines, rank) == [rank, *["–"] * 8, "missing"]
 
 
+def test_neighbours_that_are_missing_share_one() -> None:
+    lines = lines_of(result_of(rank_of(0), parse={"world_size": 128, "missing_ranks": (1, *range(3, 128))}))
+    for ranks in ("1", "3-127"):
+        assert row(lines, ranks) == [ranks, *["–"] * 8, "missing"]
+
+
 def test_a_rank_that_nobody_knows() -> None:
     assert row(lines_of(result_of(rank_of(None))), "–")[-1] == "complete"
 
@@ -162,6 +174,46 @@ def test_verdict(limit: float, word: str) -> None:
     assert lines[-1] == f"verdict: {word}"
 
 
+def compared(rank: int, *differences: RowDifference) -> RowsCompared:
+    return RowsCompared(rank=rank, bound_ns=60, agree_within_ns=rank + 0.25, differences=differences)
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (
+            TraceLensResult(mode="report", version="0.1.0", seconds=10.5, workbooks=("a", "b")),
+            "TraceLens 0.1.0, report: 2 workbooks (10.5 s)",
+        ),
+        (
+            TraceLensResult(mode="report", version=None, seconds=10.5, workbooks=("a",)),
+            "TraceLens, report: 1 workbook (10.5 s)",
+        ),
+        (
+            TraceLensResult(mode="check", version=None, seconds=1, compared=(compared(0), compared(1))),
+            "TraceLens, check: 2 of 2 ranks agree, within 1.25 ns (1 s)",
+        ),
+        (
+            TraceLensResult(
+                mode="check",
+                version=None,
+                seconds=1,
+                compared=(compared(0), compared(1, RowDifference(row="r", cvs_ns=1, tracelens_ns=None))),
+            ),
+            "TraceLens, check: 1 of 2 ranks agree, within 0.25 ns (1 s)",
+        ),
+        (
+            TraceLensResult(mode="check", version=None, seconds=1, warnings=("w",)),
+            "TraceLens, check: nothing compared (1 s)",
+        ),
+    ],
+)
+def test_what_tracelens_made_of_it(found: TraceLensResult, line: str) -> None:
+    lines = lines_of(result_of(rank_of(0), rank_of(1), tracelens=found))
+    assert line in lines
+    assert ("warning: TraceLens: w" in lines) == bool(found.warnings)
+
+
 def test_evidence_that_is_lacking_is_told() -> None:
     lines = lines_of(result_of(rank_of(0), parse={"missing_ranks": (1,)}))
     assert "evidence: 1 of 2 ranks left a trace; missing: rank 1" in lines
@@ -179,8 +231,20 @@ MARKUP = "node_0/[bold]x[/bold]/rank[0].json: [/red] [link=x] \\[a]"
         {"parse": {"left_out": (LeftOut(file=MARKUP, why="w"),)}},
         {"parse": {"left_out": (LeftOut(file="f", why=MARKUP),)}},
         {"parse": {"problems": (MARKUP,)}},
+        {"tracelens": TraceLensResult(mode="check", version=MARKUP, seconds=1)},
+        {"tracelens": TraceLensResult(mode="check", version=None, seconds=1, warnings=(MARKUP,))},
+        {"tracelens": TraceLensResult(mode="report", version=None, seconds=1, notes=(MARKUP,))},
     ],
-    ids=["warning", "warning of the parser", "file", "reason", "problem"],
+    ids=[
+        "warning",
+        "warning of the parser",
+        "file",
+        "reason",
+        "problem",
+        "TraceLens",
+        "its warning",
+        "its note",
+    ],
 )
 def test_text_from_outside_is_shown_as_it_is(keys: dict[str, Any]) -> None:
     """Square brackets in a name are no colors."""
@@ -214,9 +278,105 @@ def test_colors_only_where_they_are_wanted() -> None:
         {"parse": {"problems": ("esc\033[31m.json",)}},
         {"parse": {"left_out": (LeftOut(file="esc\033[31m.json", why="w"),)}},
         {"parse": {"left_out": (LeftOut(file="f", why="esc\033[31m.json"),)}},
+        {"tracelens": TraceLensResult(mode="report", version=None, seconds=1, notes=("esc\033[31m.json",))},
     ],
 )
 def test_a_terminal_finds_nothing_to_obey(parts: dict[str, Any]) -> None:
     text = text_report(result_of(rank_of(0), **parts), NO_LIMITS)
     assert "esc�[31m.json" in text
     assert "\033" not in text
+
+
+def test_many_files_that_were_left_out_for_one_reason_share_a_line() -> None:
+    left_out = [LeftOut(file=f"{number}.log", why="no trace") for number in range(9)]
+    lines = lines_of(result_of(rank_of(0), parse={"left_out": (*left_out, LeftOut(file="b", why="broken"))}))
+    assert [line for line in lines if line.startswith("left out")] == [
+        "left out: 0.log, 1.log, 2.log and 6 others: no trace",
+        "left out: b: broken",
+    ]
+    lines = lines_of(result_of(rank_of(0), parse={"left_out": tuple(left_out[:4])}))
+    assert "left out: 0.log, 1.log, 2.log, 3.log: no trace" in lines
+
+
+# --- traces without a run ---------------------------------------------------------------------------------
+
+
+def traces_of(*ranks: RankMetrics, **keys: Any) -> TraceResult:
+    whole = result_of(*ranks, **keys)
+    return TraceResult(accelerator=None, parse=whole.parse, aggregates=whole.aggregates)
+
+
+def test_traces_are_shown_like_a_run_under_another_title() -> None:
+    limits = ExpectedResults(min_overlap_ratio=0.26)
+    ranks = (rank_of(0), rank_of(1, "truncated"))
+    parse = {"warnings": ("w",), "left_out": (LeftOut(file="f", why="w"),)}
+    title, *rest = traces_text(traces_of(*ranks, parse=parse), limits, name="my [b]/traces").splitlines()
+    assert title.strip() == "my [b]/traces · basis cpu"
+    assert rest == text_report(result_of(*ranks, parse=parse), limits).splitlines()[1:]
+
+
+def table_of(result: TraceResult, title: str, **shown: bool) -> list[list[str]]:
+    """Rows of the table with this title."""
+    lines = [line.strip() for line in traces_text(result, NO_LIMITS, name="traces", **shown).splitlines()]
+    assert title not in traces_text(result, NO_LIMITS, name="traces").splitlines()
+    below = lines[lines.index(title) + 1 :]
+    end = next(index for index, line in enumerate(below) if line.startswith("└"))
+    return [cells(line) for line in below[:end] if line[0] in "┃│"]
+
+
+def test_steps() -> None:
+    ms = 1_000_000
+    sums = CpuSums(step=8 * ms, comm=6 * ms, compute=4 * ms, overlap=3 * ms, exposed_comm=3 * ms, other=ms)
+    steps = (
+        Step(number=2, start_ns=7 * ms, duration_ns=8 * ms, cpu_ns=sums),
+        Step(number=3, start_ns=17 * ms, duration_ns=9 * ms),
+    )
+    rank = rank_of(0).model_copy(update={"steps": steps})
+    assert table_of(traces_of(rank, rank_of(None)), "steps", steps=True) == [
+        ["rank", "node", "step", "start ms", "duration ms", "compute", "comm", "exposed comm", "overlap"],
+        ["0", "1", "2", "0.000", "8.000", "50.0%", "75.0%", "37.5%", "50.0%"],
+        ["0", "1", "3", "10.000", "9.000", "–", "–", "–", "–"],
+        ["–", "1", "2", "0.000", "50.000", "–", "–", "–", "–"],
+    ]
+
+
+TIMELINE = Timeline(
+    computation_time=15_000_000,
+    exposed_comm_time=10_000_000,
+    exposed_memcpy_time=7_000_000,
+    busy_time=32_000_000,
+    idle_time=13_000_000,
+    total_time=45_000_000,
+    total_comm_time=15_000_000,
+    total_memcpy_time=14_000_000,
+)
+
+
+def test_steps_with_a_gpu_have_its_time() -> None:
+    steps = (
+        Step(number=2, start_ns=0, duration_ns=1, gpu_ns=TIMELINE),
+        Step(number=3, start_ns=0, duration_ns=1),
+    )
+    rank = rank_of(0).model_copy(update={"steps": steps})
+    [head, first, second] = table_of(traces_of(rank), "steps", steps=True)
+    assert (head[5], first[5:8], second[5:7]) == ("gpu ms", ["45.000", "33.3%", "33.3%"], ["–", "–"])
+
+
+def test_the_timeline_of_linked_events() -> None:
+    linked = rank_of(0).model_copy(update={"exact_ns": ExactNs(all=TIMELINE, linked=TIMELINE)})
+    unlinked = rank_of(1).model_copy(update={"exact_ns": ExactNs(all=TIMELINE)})
+    rows = table_of(traces_of(linked, unlinked), "linked GPU events alone, ms", linked=True)
+    assert rows[-2:] == [
+        ["0", "1", "15.000", "10.000", "7.000", "32.000", "13.000", "45.000", "15.000", "14.000"],
+        ["1", "1", *["–"] * 8],
+    ]
+
+
+def test_idle_time_in_two_parts() -> None:
+    parts = {"exact_ns": ExactNs(all=TIMELINE), "micro_idle_ns": 4_000_000, "macro_idle_ns": 9_000_000}
+    ranks = (rank_of(0).model_copy(update=parts), rank_of(1))
+    assert table_of(traces_of(*ranks), "idle time of the GPU, ms", idle=True) == [
+        ["rank", "node", "idle", "micro idle", "macro idle"],
+        ["0", "1", "13.000", "4.000", "9.000"],
+        ["1", "1", "–", "–", "–"],
+    ]

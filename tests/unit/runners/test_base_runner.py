@@ -60,56 +60,21 @@ def folder(tmp_path: Path) -> RunFolder:
     return new_run_folder(tmp_path / "cvs_runs", "test_aorta")
 
 
-class Other:
-    """Another run, which holds the first node."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._node = str(folder.nodes_dir / "node-0" / "aorta")
-        self._transport = LocalTransport("other")
-        self.become("run-a")
-
-    def become(self, run_id: str) -> None:
-        self._transport.let_go()
-        self._transport.hold(self._node, holder(run_id))
-
-    def close(self) -> None:
-        self._transport.close()
-
-
 @pytest.fixture
-def other(folder: RunFolder) -> Iterator[Other]:
-    with closing(Other(folder)) as run:
-        yield run
-
-
-def test_who_waits_is_told_once_by_whom_the_nodes_are_held(
-    files: Files, folder: RunFolder, other: Other
-) -> None:
-    said: list[str] = []
-
-    def console(line: str) -> None:
-        said.append(line)
-        other.become("run-b")
-
-    with pytest.raises(NodeInUse, match="in use by run run-b of "):
-        AortaRunner(*files.load(), console=console).execute(folder, wait=3)
-    first, second = said
-    assert first.startswith("cvs | waiting up to 3 s for the nodes: node-0: ")
-    assert " is in use by run run-a of alice@here" in first
-    assert " is in use by run run-b of alice@here" in second
+def other(folder: RunFolder) -> Iterator[None]:
+    """Another run, which holds the nodes."""
+    with closing(LocalTransport("other")) as transport:
+        for node in ("node-0", "node-1"):
+            transport.hold(str(folder.nodes_dir / node / "aorta"), holder("run-a"))
+        yield
 
 
 @pytest.mark.usefixtures("other")
-def test_who_waits_long_is_told_the_time_that_is_left(
-    files: Files, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_base_runner, "_HOLD_TOLD_EVERY", 0)
-    said: list[str] = []
-    with pytest.raises(NodeInUse, match="in use by run run-a of "):
-        AortaRunner(*files.load(), console=said.append).execute(folder, wait=4)
-    left = [int(line.removeprefix("cvs | waiting up to ").partition(" s ")[0]) for line in said]
-    assert left[0] == 4 > left[-1] > 0
-    assert left == sorted(left, reverse=True)
+def test_a_run_that_another_keeps_out_names_it_and_leaves_nothing(files: Files, folder: RunFolder) -> None:
+    with pytest.raises(NodeInUse) as refused:
+        AortaRunner(*files.load()).execute(folder)
+    assert f" is in use by {holder('run-a')}; wait for its end (--wait SECONDS does)" in str(refused.value)
+    assert not folder.path.exists()
 
 
 @pytest.mark.usefixtures("other")

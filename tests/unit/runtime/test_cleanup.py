@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ class Node:
         self.shelf.put(name, state, created=int(time.time()) - age, labels=labels, **details)  # noqa: TID251
 
     def clean(self, scope: Scope = ME) -> list[Found]:
-        return NodeCleanup(self.transport, scope, self.living.get).found()
+        return list(NodeCleanup(self.transport, scope, self.living.get).found())
 
     def fates(self, scope: Scope = ME) -> dict[str, str]:
         """By name of the container."""
@@ -179,7 +180,7 @@ def only_these_programs(folder: Path, monkeypatch: pytest.MonkeyPatch, *others: 
 
 def test_a_node_without_docker_has_no_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_these_programs(tmp_path, monkeypatch)
-    assert NodeCleanup(LocalTransport("a"), ME, no_cvs).found() == []
+    assert list(NodeCleanup(LocalTransport("a"), ME, no_cvs).found()) == []
 
 
 def test_one_whose_docker_does_not_answer_may_have_some(
@@ -189,18 +190,26 @@ def test_one_whose_docker_does_not_answer_may_have_some(
     [only] = NodeCleanup(LocalTransport("a"), ME, no_cvs).found()
     assert not only.is_good
     assert str(only).startswith("left whatever containers there are: no Docker engine answers at")
-    assert NodeCleanup(LocalTransport("a"), ME._replace(asks_docker=False), no_cvs).found() == []
+    assert list(NodeCleanup(LocalTransport("a"), ME._replace(asks_docker=False), no_cvs).found()) == []
 
 
 # --- plain processes --------------------------------------------------------------------------------------
+
+
+def take(folder: Path, whose: Holder, *, has_started: bool = True) -> None:
+    """Have it held by a run, as behind SSH."""
+    started = folder / ".cvs" / whose.run_id / "a" / "pid"
+    (started.parent if has_started else started.parent.parent).mkdir(parents=True)
+    if has_started:
+        started.write_text("1")
+    (folder / ".cvs/lock").write_text(whose.model_dump_json())
 
 
 @contextmanager
 def process(folder: Path, whose: Holder | None = None) -> Iterator[int]:
     """One of the run, in a folder that is held for it where a holder is given."""
     if whose:
-        (folder / ".cvs").mkdir()
-        (folder / ".cvs/lock").write_text(whose.model_dump_json())
+        take(folder, whose)
     environment = {**os.environ, "CVS_RUN_ID": RUN_ID}
     process = subprocess.Popen(["sleep", "60"], cwd=folder, env=environment, start_new_session=True)
     try:
@@ -214,7 +223,7 @@ NAMED = ME._replace(run_id=RUN_ID, asks_docker=False)
 
 
 def cleaned(scope: Scope = NAMED, living: int | None = None) -> list[Found]:
-    return NodeCleanup(LocalTransport("a"), scope, lambda _run_id: living).found()
+    return list(NodeCleanup(LocalTransport("a"), scope, lambda _run_id: living).found())
 
 
 def test_the_processes_of_a_run_that_is_named_are_ended(tmp_path: Path) -> None:
@@ -269,3 +278,85 @@ def test_where_a_container_of_the_run_stays_its_processes_are_not_ended_either(
         [only] = node.clean(NAMED._replace(asks_docker=True))
         assert only.what == "container bobs"
         assert is_running(pid)
+
+
+# --- by the lock of the folder ----------------------------------------------------------------------------
+
+HERE = holder(RUN_ID, socket.gethostname())
+
+
+def in_folder(folder: Path, living: int | None = None, **more: Any) -> list[Found]:
+    return cleaned(ME._replace(folder=str(folder), asks_docker=False, **more), living)
+
+
+def test_what_a_cvs_that_was_killed_here_left_running_ends_by_the_lock(tmp_path: Path) -> None:
+    with process(tmp_path, HERE) as pid:
+        [tried] = in_folder(tmp_path, only_look=True)
+        assert str(tried) == f"would end processes {pid} of {HERE}: its cvs is gone"
+        assert is_running(pid)
+        [only] = in_folder(tmp_path)
+        assert (str(only), only.is_good) == (f"ended processes {pid} of {HERE}: its cvs is gone", True)
+        assert eventually(lambda: not is_running(pid))
+
+
+@pytest.mark.parametrize(
+    ("whose", "living", "why"),
+    [
+        (of_bob(RUN_ID), None, "another user's"),
+        (HERE, 4711, "its cvs is alive, process 4711 here; end that first"),
+        (holder(RUN_ID, "login-2"), None, f"in use; if its cvs is gone: cvs cleanup --run {RUN_ID}"),
+    ],
+    ids=["another user's", "its cvs lives", "on another machine"],
+)
+def test_what_may_be_in_progress_or_is_another_users_stays_and_is_named(
+    whose: Holder, living: int | None, why: str, tmp_path: Path
+) -> None:
+    with process(tmp_path, whose) as pid:
+        [only] = in_folder(tmp_path, living)
+        assert str(only) == f"left processes {pid} of {whose}: {why}"
+        assert only.is_good
+        assert is_running(pid)
+
+
+def test_before_its_job_is_started_a_run_may_be_in_progress(tmp_path: Path) -> None:
+    take(tmp_path, HERE, has_started=False)
+    with process(tmp_path) as pid:
+        [only] = in_folder(tmp_path)
+        assert (only.fate, only.why) == ("left", f"in use; if its cvs is gone: cvs cleanup --run {RUN_ID}")
+        assert is_running(pid)
+
+
+def test_a_lock_without_processes_is_named_and_stays(tmp_path: Path) -> None:
+    take(tmp_path, HERE)
+    [only] = in_folder(tmp_path)
+    assert str(only) == f"left lock of {tmp_path} of {HERE}: no process of it is on this node"
+    assert only.is_good
+    assert (tmp_path / ".cvs/lock").read_text()
+
+
+def test_a_folder_that_nobody_holds_tells_of_no_run(tmp_path: Path) -> None:
+    assert in_folder(tmp_path / "none") == []
+    (tmp_path / ".cvs").mkdir()
+    (tmp_path / ".cvs/lock").touch()
+    with process(tmp_path) as pid:
+        assert in_folder(tmp_path) == []
+        assert is_running(pid)
+
+
+def test_it_is_told_once_the_lock_is_let_go_of(tmp_path: Path) -> None:
+    """So that the next run need not wait: behind SSH its holder sees a moment later that all have ended."""
+    with process(tmp_path, HERE) as pid:
+        lock = tmp_path / ".cvs/lock"
+        holds = f"while [ -e /proc/{pid}/cwd/. ]; do sleep 0.1; done; sleep 1; : > {lock}"
+        holding = subprocess.Popen(["flock", str(lock), "sh", "-c", holds])
+        try:
+            assert eventually(lambda: subprocess.run(["flock", "-n", str(lock), "true"]).returncode == 1)
+            [only] = in_folder(tmp_path)
+            assert (only.fate, lock.read_text()) == ("ended", "")
+        finally:
+            holding.wait(20)
+
+
+def test_of_a_run_that_is_named_the_lock_of_another_is_no_matter(tmp_path: Path) -> None:
+    take(tmp_path, HERE)
+    assert in_folder(tmp_path, run_id="another") == []

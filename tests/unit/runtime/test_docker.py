@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -54,7 +54,9 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     shelf = Shelf()
     with engine(shelf) as url:
         monkeypatch.setenv("DOCKER_HOST", url)
-        yield Node(shelf)
+        node = Node(shelf)
+        with closing(node.transport):
+            yield node
 
 
 # --- engines that do not do -------------------------------------------------------------------------------
@@ -155,42 +157,31 @@ def test_without_gpus_nobody_is_looked_at(node: Node) -> None:
     assert (runtime.warnings, node.shelf.asked) == ([], [])
 
 
-def came(run_id: str, second: int) -> Holder:
-    return holder(run_id).model_copy(update={"since": f"2026-11-30T04:49:{second:02}+00:00"})
+def test_the_engine_is_held_by_one_at_a_time(node: Node) -> None:
+    node.runtime().hold(holder("new"))
+    with closing(LocalTransport("gpu01")) as other:
+        with pytest.raises(NodeInUse) as refused:
+            DockerRuntime(node.plan("rocm"), other, lambda _line: None).hold(holder("other"))
+        assert str(refused.value) == f"gpu01: in use by {holder('new')}"
+        node.transport.let_go()
+        DockerRuntime(node.plan("rocm"), other, lambda _line: None).hold(holder("other"))
+
+
+def test_a_machine_that_has_two_names_in_one_run_is_no_other_run(node: Node) -> None:
+    node.runtime().hold(holder("new"))
+    with closing(LocalTransport("gpu01.example.org")) as other:
+        DockerRuntime(node.plan("rocm"), other, lambda _line: None).hold(holder("new"))
 
 
 @pytest.mark.parametrize("state", ["running", "created"])
-@pytest.mark.parametrize("theirs", [came("z", 4), came("a", 5)], ids=["earlier", "same moment"])
-def test_of_two_at_the_same_moment_the_later_goes(theirs: Holder, state: str, node: Node) -> None:
-    runtime = node.runtime()
-    runtime.hold(came("new", 5))
-    node.put("mine", "running", came("new", 5))
-    node.put("theirs", state, theirs, age=2)
+def test_a_run_that_came_while_the_engine_was_not_held_is_refused(state: str, node: Node) -> None:
+    node.put("mine", "created", holder("new"))
+    node.put("older", "exited", holder("older"))
+    node.runtime()._refuse_rivals()
+    node.put("theirs", state, holder("other"), age=2)
     with pytest.raises(NodeInUse) as refused:
-        runtime._yield_to_earlier()
-    assert str(refused.value) == f"gpu01: in use by {theirs}, which came a moment earlier"
-
-
-def test_the_earlier_waits_for_the_later_to_go(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = node.runtime()
-    runtime.hold(came("new", 5))
-    node.put("mine", "running", came("new", 5))
-    node.put("theirs", "running", came("other", 6))
-    goes = threading.Timer(0.7, node.shelf.entries.pop, ["theirs"])
-    goes.start()
-    runtime._yield_to_earlier()
-    assert list(node.shelf.entries) == ["mine"]
-    node.put("theirs", "running", came("other", 6))
-    monkeypatch.setattr("cvs.runtime.docker._YIELD_SECONDS", 0.2)
-    with pytest.raises(NodeInUse, match="in use by run other of alice@here"):
-        runtime._yield_to_earlier()
-
-
-def test_what_is_left_over_by_then_is_no_rival(node: Node) -> None:
-    runtime = node.runtime()
-    runtime.hold(came("new", 5))
-    node.put("theirs", "exited", came("other", 4))
-    runtime._yield_to_earlier()
+        node.runtime()._refuse_rivals()
+    assert str(refused.value) == f"gpu01: in use by {holder('other')}"
 
 
 # --- what a run would fetch -------------------------------------------------------------------------------

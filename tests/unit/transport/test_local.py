@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
@@ -375,6 +377,85 @@ def test_a_folder_that_cannot_be_held(local: LocalTransport, tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(TransportError, match=r"^node-0: .*file"):
         local.hold(str(tmp_path / "file"), holder("run-1"))
+
+
+# --- holding an engine ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a socket that is this machine's Docker engine."""
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind("docker.sock")
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+        yield tmp_path
+
+
+def test_an_engine_is_held_by_one_run(local: LocalTransport, docker: Path) -> None:
+    local.hold_engine(holder("run-1"), seconds=60)
+    with closing(LocalTransport("node-0")) as other:
+        with pytest.raises(NodeInUse) as refused:
+            other.hold_engine(holder("run-2"), seconds=60)
+        assert str(refused.value) == f"node-0: in use by {holder('run-1')}"
+        assert (refused.value.run_id, refused.value.since) == ("run-1", holder("run-1").since)
+        local.let_go()
+        other.hold_engine(holder("run-2"), seconds=60)
+    assert [path.name for path in docker.iterdir()] == ["docker.sock"], "nothing is written there"
+
+
+def test_an_engine_is_the_same_by_every_path(
+    local: LocalTransport, docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.hold_engine(holder("run-1"), seconds=60)
+    (docker / "var").symlink_to(docker)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{docker}/var/docker.sock")
+    with closing(LocalTransport("node-0")) as other, pytest.raises(NodeInUse, match="in use by run run-1"):
+        other.hold_engine(holder("run-2"), seconds=60)
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_engine_is_held_for_so_long_at_most(local: LocalTransport) -> None:
+    local.hold_engine(holder("run-1"), seconds=1)
+    with closing(LocalTransport("node-0")) as other:
+        assert eventually(lambda: can_hold_engine(other))
+
+
+def test_a_killed_cvs_holds_no_engine(local: LocalTransport, docker: Path) -> None:
+    code = (
+        "import sys; from conftest import holder; from cvs.transport.local import LocalTransport as L\n"
+        "L('x').hold_engine(holder('run-1'), seconds=60); print('held', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}, cwd=docker,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert not can_hold_engine(local)
+    finally:
+        process.kill()
+        process.communicate()
+    assert eventually(lambda: can_hold_engine(local))
+
+
+def can_hold_engine(transport: LocalTransport) -> bool:
+    try:
+        transport.hold_engine(holder("run-2"), seconds=60)
+    except NodeInUse:
+        return False
+    return True
+
+
+def test_an_engine_that_cannot_be_held(
+    local: LocalTransport, docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sh", "timeout"):
+        (docker / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(docker))
+    with pytest.raises(TransportError, match=r"^node-0: cannot use the Docker engine: .*flock: not found"):
+        local.hold_engine(holder("run-1"), seconds=60)
 
 
 # --- ports ------------------------------------------------------------------------------------------------

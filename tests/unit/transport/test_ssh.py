@@ -8,13 +8,15 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Timer
 
 import pytest
@@ -23,6 +25,7 @@ from cvs.config import ClusterConfig
 from cvs.errors import NodeInUse, TransportError
 from cvs.models import Holder
 from cvs.runtime._leftovers import kill_processes
+from cvs.transport.local import LocalTransport
 from cvs.transport.ssh import SshTransport
 from processes import children_of, eventually, is_running, kill
 from sshd import QUICK, Sshd, StartSshd
@@ -392,6 +395,27 @@ def test_a_job_holds_the_node_beyond_its_connection(connect: Connect, tmp_path: 
             second.hold(str(tmp_path), OTHER)
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_an_engine_is_held_by_one_on_whatever_way_it_comes(
+    node_of: Callable[..., SshTransport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        TemporaryDirectory(prefix="cvs-docker-") as folder,
+        closing(socket.socket(socket.AF_UNIX)) as listener,
+    ):
+        listener.bind(f"{folder}/docker.sock")
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/docker.sock")
+        remote = node_of(f"SetEnv DOCKER_HOST=unix://{folder}/docker.sock SHLVL=2")
+        remote.hold_engine(HOLDER, seconds=60)
+        with closing(LocalTransport("node-0")) as here:
+            with pytest.raises(NodeInUse) as refused:
+                here.hold_engine(OTHER, seconds=60)
+            assert str(refused.value) == f"node-0: in use by {HOLDER}"
+            remote.let_go()
+            here.hold_engine(OTHER, seconds=60)
+            with pytest.raises(NodeInUse, match=r"^node-0: in use by run r2 of "):
+                remote.hold_engine(HOLDER, seconds=60)
 
 
 def test_a_folder_that_cannot_be_used(node: SshTransport, tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""What could not be read of one file, gathered on the way, and the quality that leaves."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cvs.models import LostText, Quality, QualityStatus
+
+_NAMES = rb'"(?:kernel|gpu_memcpy|gpu_memset)"|ProfilerStep'
+_COUNTS = re.compile(_NAMES)
+"""A lost event is harmless unless its text names one of these."""
+_MAY_COUNT = re.compile(
+    rb"%b"
+    rb'|"cat"\s*:(?!\s*(?:"[\w ]*"|null))'  # damaged where it says what it is
+    rb"|\x00{8}" % _NAMES  # overwritten, who knows what
+)
+
+_TOLD = 20
+"""So many places of lost text are kept with their position; the count goes on."""
+
+
+def counts(text: bytes) -> bool:
+    """Whether an event whose text this is may be one that counts."""
+    return _COUNTS.search(text) is not None
+
+
+@dataclass(slots=True)
+class Losses:
+    """What could not be read of one file."""
+
+    cut: str | None = None
+    """Why the text ends early, if it does."""
+    vital: bool = False
+    """Whether something that counts may be lost."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Number of events that do not count, by cause."""
+    _repairs: dict[str, list[int]] = field(default_factory=dict)
+    """By what was done: how often, and at which byte first."""
+    _lost: list[LostText] = field(default_factory=list)
+    _lost_bytes: int = 0
+
+    def drop(self, cause: str, *, vital: bool) -> None:
+        """Note an event that does not count because of `cause`."""
+        self.dropped[cause] += 1
+        self.vital |= vital
+
+    def repair(self, what: str, *, at: int | None = None, times: int = 1) -> None:
+        """Note what was mended without a guess."""
+        if at is None:
+            self._repairs.setdefault(what, [])
+        else:
+            count, first = self._repairs.get(what) or (0, at)
+            self._repairs[what] = [count + times, first]
+
+    def lose(self, start: int, text: bytes, cause: str, *, vital: bool = False) -> None:
+        """Note a piece of text, `start` bytes into the file, that is no event because of `cause`."""
+        self.drop(cause, vital=vital or _MAY_COUNT.search(text) is not None)
+        self._lost_bytes += len(text)
+        if len(self._lost) < _TOLD:
+            self._lost.append(LostText(start=start, end=start + len(text), cause=cause))
+
+    @property
+    def has_lost_text(self) -> bool:
+        """Whether some of the text was no event."""
+        return bool(self._lost)
+
+    def quality(self, status: QualityStatus = "complete", cause: str | None = None) -> Quality:
+        """Quality of the file, where `status` and its cause are what the events that were read deserve."""
+        if self.cut:
+            status = "truncated"
+        elif self.vital:
+            status = "incomplete"
+        elif status == "complete" and (self._repairs or self.dropped):
+            status = "repaired"
+        dropped = dict(sorted(self.dropped.items()))
+        causes = [self.cut, *(f"{n} x {what}" for what, n in dropped.items()), cause, *self._repaired()]
+        return Quality(
+            status=status,
+            cause="; ".join(filter(None, causes)) or None,
+            dropped=dropped,
+            lost=tuple(self._lost),
+            lost_bytes=self._lost_bytes,
+        )
+
+    def _repaired(self) -> Iterator[str]:
+        for what, found in self._repairs.items():
+            yield f"{found[0]} x {what} (first at byte {found[1]})" if found else what

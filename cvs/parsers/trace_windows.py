@@ -1,0 +1,472 @@
+"""Reads the events of a trace window by window, at cuts between events that the decoder proves.
+
+JSON is read from left to right. Text that begins at an element of a list and decodes between brackets holds
+exactly the elements that a reader of the whole file would see; so the next element begins behind the comma,
+and by induction none is missed, split or invented, whatever strings contain. A wrong guess of a cut does not
+decode. What does not fit before the end of a window is wrong in the file, too: there, events are lost one by
+one.
+
+`read_whole` decodes the file at once. It takes over where a trace does not begin or end as windows need it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from string import ascii_letters, digits
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from cvs.errors import TraceError
+from cvs.parsers.trace_bytes import Stream, blocks_of
+from cvs.parsers.trace_losses import Losses
+from cvs.parsers.trace_text import (
+    ABSENT,
+    NO_TRACE_EVENTS,
+    Decoder,
+    Event,
+    Fault,
+    has_number_too_big,
+    mended,
+    not_json,
+)
+
+_SEVERAL = "several documents or writers in one file"
+
+
+class Reading(Protocol):
+    """Takes events in, portion by portion."""
+
+    losses: Losses
+    event: type[Any]
+    """What an event is decoded to."""
+
+    def take(self, events: Sequence[Any]) -> None:
+        """Take in the next events of the file."""
+
+
+R = TypeVar("R", bound=Reading)
+
+
+class Header(msgspec.Struct, rename="camel"):
+    """Top level of a trace; a `traceEvents` further down is another thing."""
+
+    trace_events: msgspec.Raw = ABSENT
+    distributed_info: msgspec.Raw = ABSENT
+    base_time_nanoseconds: msgspec.Raw = ABSENT
+
+
+_HEADER = msgspec.json.Decoder(Header)
+
+
+def read_events(stream: Stream, make: Callable[[], R]) -> tuple[R, Header]:
+    """Have a reading that `make` gives take every event of the file; that reading, and the header.
+
+    Raises: TraceError: nothing in the file can be trusted, or there is nothing in it.
+    """
+    try:
+        reading = make()
+        return reading, _Windows(stream, reading).read()
+    except _NotInWindows as reason:
+        reading = make()  # the other may have taken events that do not count
+        if reason.second_list:
+            reading.losses.drop("traceEvents given twice: the last one counts", vital=True)
+        return reading, read_whole(stream, reading)
+
+
+# --- the whole file ---------------------------------------------------------------------------------------
+
+
+def read_whole(stream: Stream, reading: Reading) -> Header:
+    """Have the reading take every event of a file that is decoded at once; the header.
+
+    Raises: TraceError: not a trace.
+    """
+    text = b"".join(blocks_of(stream, reading.losses))
+    if not text or text.isspace():
+        raise TraceError(reading.losses.cut or "empty file")
+    if re.match(rb"\s*\[", text):
+        raise TraceError("the top level is a list, not an object with traceEvents")
+    header = _whole_header(text, reading.losses)
+    if bytes(header.trace_events) in (b"", b"null"):
+        raise TraceError(NO_TRACE_EVENTS)
+    if not bytes(header.trace_events).startswith(b"["):
+        raise TraceError("not a profiler trace: traceEvents is no list")
+    reading.take(Decoder(reading.event, reading.losses).events(bytes(header.trace_events)))
+    return header
+
+
+def _whole_header(text: bytes, losses: Losses) -> Header:
+    try:
+        return _decoded_header(text, losses)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"not a profiler trace: {error}") from None
+    except msgspec.DecodeError as error:
+        if Fault(error).at is None:
+            raise TraceError("cut off before the first complete event") from None
+        raise not_json(error) from None
+    except RecursionError:
+        raise TraceError("not JSON that can be read: nested too deeply") from None
+
+
+# --- windows ----------------------------------------------------------------------------------------------
+
+_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LONGEST_KEY = 64
+"""With the blanks in it."""
+_BLOCK = 1 << 16
+_LONGEST_HEADER = 1 << 24
+_LONGEST_WINDOW = 1 << 26
+_TRIES = 8
+_SEARCHED_FOR_NUMBERS = 1 << 20
+"""A number too big for a double, in a field that nobody reads, hides nothing; in a long text the search for
+one would cost as much as all else."""
+
+
+class _NotInWindows(Exception):
+    """The file does not begin or end as windows need it."""
+
+    def __init__(self, *, second_list: bool = False) -> None:
+        self.second_list = second_list
+        """Whether that is because the top level has a second list of events."""
+
+
+class _Windows:
+    def __init__(self, stream: Stream, reading: Reading) -> None:
+        self._reading = reading
+        self._losses = reading.losses
+        self._decoder = Decoder[Event](reading.event, reading.losses)
+        self._blocks = blocks_of(stream, reading.losses)
+        self._text = b""
+        """What has not been taken: it begins at an element of the list."""
+        self._at = 0
+        """How far into the file that is."""
+        self._footer: Header | None = None
+
+    def read(self) -> Header:
+        header = self._open_list()
+        wanted = _BLOCK
+        while self._footer is None:
+            more = self._append(wanted)
+            if self._take_window():
+                wanted = _BLOCK
+            elif not more:
+                self._take_last()
+            elif len(self._text) > _LONGEST_WINDOW:
+                raise _NotInWindows()
+            else:
+                wanted = len(self._text)
+        return _joined(header, self._footer)
+
+    # --- text ---
+
+    def _append(self, wanted: int) -> bool:
+        """Add so many bytes, or all that is left, to the text; whether there were any."""
+        parts = [self._text]
+        while wanted > 0 and (block := next(self._blocks, None)):
+            parts.append(block)
+            wanted -= len(block)
+        self._text = b"".join(parts)
+        return len(parts) > 1
+
+    def _drop(self, size: int) -> None:
+        self._text = self._text[size:]
+        self._at += size
+
+    def _lose(self, size: int, cause: str) -> None:
+        lost = self._text[:size]
+        if b'"traceEvents"' in lost:
+            raise TraceError(_SEVERAL)
+        self._losses.lose(self._at, lost, cause)
+        self._drop(size)
+
+    # --- beginning ---
+
+    def _open_list(self) -> Header:
+        """Read up to the bracket that opens the list of events at the top level."""
+        searched = 0
+        while len(self._text) < _LONGEST_HEADER and self._append(max(_BLOCK, len(self._text))):
+            for key in _KEY.finditer(self._text, searched):
+                header = self._header_before(key.end())
+                if header:
+                    self._drop(key.end())
+                    return header
+            searched = max(0, len(self._text) - _LONGEST_KEY)
+        raise _NotInWindows()
+
+    def _header_before(self, end: int) -> Header | None:
+        """The header, if what stands before `end` is one; None where the list lies further down."""
+        try:
+            return _decoded_header(self._text[:end] + b"]}", self._losses)
+        except msgspec.ValidationError:
+            return None
+        except RecursionError:
+            return None
+        except msgspec.DecodeError as error:
+            fault = Fault(error)
+            if fault.at is None or fault.at >= end or fault.ended:
+                return None
+        self._losses.lose(0, self._text[:end], f"header: {fault.cause}")
+        return Header()
+
+    # --- events ---
+
+    def _take(self, listed: bytes) -> None:
+        """Take the events of a list that begins where the text does.
+
+        Raises: msgspec.DecodeError, RecursionError: it is none.
+        """
+        events = self._decoder.events(listed, self._at - 1)
+        if self._at < _SEARCHED_FOR_NUMBERS and has_number_too_big(listed):
+            self._losses.repair("number beyond a double", at=self._at)
+        self._reading.take(events)
+
+    def _take_window(self) -> bool:
+        """Take the events before the last cut, or skip what is damaged; False: more text is needed."""
+        for end, start in islice(_cuts(self._text), _TRIES):
+            try:
+                self._take(b"[%b]" % self._text[:end])
+            except msgspec.DecodeError as error:
+                fault = Fault(error)
+                if fault.at is None or (fault.at > end and not fault.ended):
+                    continue  # a wrong guess
+                self._meet(fault)
+            except RecursionError:
+                self._skip(None, "nested too deeply")
+            else:
+                self._drop(start)
+            return True
+        return False
+
+    def _take_last(self) -> None:
+        """Take what is left at the end of the file."""
+        try:
+            self._take(b"[" + self._text)
+        except msgspec.DecodeError as error:
+            fault = Fault(error)
+            if fault.at is None or _is_cut(self._text):
+                self._take_before_cut()
+            else:
+                self._meet(fault)
+        except RecursionError:
+            self._skip(None, "nested too deeply")
+        else:
+            self._drop(len(self._text))
+            self._cut()
+
+    def _meet(self, fault: Fault) -> None:
+        """Go on where the decoder stopped, in the text behind an added bracket: at the end, or at damage."""
+        assert fault.at is not None
+        if fault.ended:
+            body = self._text[: fault.at - 2].rstrip()
+            self._end(b"[" + body, len(body))
+        elif not (fault.is_trailing_comma and self._end_behind_comma(fault.at)):
+            self._skip(fault.at - 1, fault.cause)
+
+    # --- end ---
+
+    def _end_behind_comma(self, end: int) -> bool:
+        """End the list before a comma that nothing follows; whether that is all that was wrong."""
+        body = self._text[: end - 1].rstrip().removesuffix(b",")
+        try:
+            self._end(b"[%b]" % body, end)
+        except msgspec.DecodeError:
+            return False
+        self._losses.repair("trailing comma")
+        return True
+
+    def _end(self, listed: bytes, end: int) -> None:
+        """Take the last events; what follows is the footer, unless the bracket was one too many."""
+        self._take(listed)
+        self._drop(end)
+        while True:
+            try:
+                footer = _decoded_header(b'{"":[]' + self._text, self._losses)
+                fault = None
+            except msgspec.ValidationError:
+                raise _NotInWindows() from None
+            except RecursionError:
+                raise _NotInWindows() from None
+            except msgspec.DecodeError as error:
+                fault = Fault(error)
+            if fault and fault.at is not None and not fault.ended:
+                break
+            if not self._append(max(_BLOCK, len(self._text))):
+                break
+        if fault is None:
+            if bytes(footer.trace_events):
+                raise _NotInWindows(second_list=True)
+            self._footer = footer
+        elif fault.at is None:
+            self._cut()
+        elif fault.ended:
+            self._end_of_document(fault.at - 1 - len(b'{"":[]'))
+        else:
+            self._go_on_behind(0, f"after the events: {fault.cause}")
+
+    def _end_of_document(self, end: int) -> None:
+        """Something follows the document."""
+        self._footer = _decoded_header(b'{"":[]' + self._text[:end], self._losses)
+        self._drop(end)
+        if self._text.strip(b"\0 \t\r\n"):
+            self._lose(len(self._text), "text after the end")
+        else:
+            self._losses.repair("zero bytes after the end", at=self._at)
+
+    def _cut(self) -> None:
+        self._losses.cut = self._losses.cut or "cut off"
+        self._footer = Header()
+
+    def _take_before_cut(self) -> None:
+        """Take what stands before the last brace that closes an event."""
+        for brace in islice(_backwards(b"}", self._text), _TRIES * _TRIES):
+            try:
+                self._take(b"[%b]" % self._text[: brace + 1])
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            break
+        self._cut()
+
+    # --- damage ---
+
+    def _skip(self, at: int | None, cause: str) -> None:
+        """Take the events before the byte `at`, which does not fit, and go on behind it (None: unknown).
+
+        The event before the damage is not taken: it may be two that grew together.
+        """
+        behind = 1 if at is None else max(at, 1)
+        for end, start in _cuts(self._text if at is None else self._text[: at + 1]):
+            try:
+                self._take(b"[%b]" % self._text[:end])
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            self._drop(start)
+            behind = 1 if at is None else max(at - start, 1)
+            break
+        self._go_on_behind(behind, cause)
+
+    def _go_on_behind(self, at: int, cause: str) -> None:
+        """Lose the text up to the next event from `at` on that stands by itself, or up to the end."""
+        while True:
+            found, searched = self._next_event(at)
+            if found:
+                self._lose(searched, cause)
+                return
+            if len(self._text) - searched > _LONGEST_HEADER:
+                searched += 1  # an event that never ends is none
+            elif not self._append(max(_BLOCK, len(self._text) - searched)):
+                break
+            at = searched
+        self._footer = self._footer_behind(cause)
+
+    def _next_event(self, at: int) -> tuple[bool, int]:
+        """Where the next event begins, if there is one; else how far there is none."""
+        text = memoryview(self._text)
+        for brace in _OBJECT.finditer(self._text, at):
+            alone = _stands_alone(text[brace.start() :])
+            if alone is not False:
+                return bool(alone), brace.start()
+        return False, max(at, len(text) - 64)
+
+    def _footer_behind(self, cause: str) -> Header:
+        """What follows the last bracket behind which a footer stands; all before it is lost."""
+        for at in islice(_backwards(b"]", self._text), _TRIES * _TRIES):
+            try:
+                footer = _decoded_header(b'{"":[' + self._text[at:], self._losses)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            self._lose(at, cause)
+            return footer
+        self._lose(len(self._text), cause)
+        return Header()
+
+
+# --- places in a text -------------------------------------------------------------------------------------
+
+_BLANKS = b" \t\r\n"
+_OBJECT = re.compile(rb'\{\s*"')
+_WORD = b"+-." + (digits + ascii_letters).encode()
+
+
+def _backwards(byte: bytes, text: bytes) -> Iterator[int]:
+    """Where a byte stands, from the end on."""
+    at = text.rfind(byte)
+    while at >= 0:
+        yield at
+        at = text.rfind(byte, 0, at)
+
+
+def _cuts(text: bytes) -> Iterator[tuple[int, int]]:
+    """Guesses where one element ends and the next begins, from the end on."""
+    for brace in _backwards(b"{", text):
+        end = _before_blanks(text, brace)
+        if end and text[end - 1] == ord(","):
+            before = _before_blanks(text, end - 1)
+            if before and text[before - 1] == ord("}"):
+                yield before, brace
+
+
+def _before_blanks(text: bytes, end: int) -> int:
+    while end and text[end - 1] in _BLANKS:
+        end -= 1
+    return end
+
+
+class _AnyEvent(msgspec.Struct):
+    ph: str
+
+
+_ANY_EVENT = msgspec.json.Decoder(_AnyEvent)
+
+
+def _stands_alone(text: memoryview) -> bool | None:
+    """Whether an event begins here that another, or the end of the list, follows; None: the text ends."""
+    try:
+        _ANY_EVENT.decode(text)
+    except msgspec.ValidationError:
+        return False
+    except msgspec.DecodeError as error:
+        fault = Fault(error)
+        if fault.at is None:
+            return None
+        return fault.ended and text[fault.at - 1] in b",]"
+    except RecursionError:
+        return False
+    return None
+
+
+def _is_cut(text: bytes) -> bool:
+    """Whether all that is wrong with the text is that it ends too soon, perhaps in a number or a word."""
+    try:
+        msgspec.json.decode(b"[" + text.rstrip(_WORD), type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        return Fault(error).at is None
+    except RecursionError:
+        return False
+    return False
+
+
+# --- header -----------------------------------------------------------------------------------------------
+
+
+def _decoded_header(text: bytes, losses: Losses) -> Header:
+    """Top level of a document, mended as events are.
+
+    Raises: msgspec.DecodeError: not JSON, or no object. RecursionError: nested too deeply.
+    """
+    header, _ = mended(_HEADER.decode, text, losses)
+    if has_number_too_big(text):
+        losses.repair("number beyond a double")
+    return header
+
+
+def _joined(header: Header, footer: Header) -> Header:
+    """What stands before and behind the events; of what is given twice the last counts."""
+    return Header(
+        **{
+            field: getattr(footer, field) if bytes(getattr(footer, field)) else getattr(header, field)
+            for field in ("trace_events", "distributed_info", "base_time_nanoseconds")
+        }
+    )

@@ -1,0 +1,69 @@
+"""The page on traces from anywhere against the code: every key stands there, and the lines of Python work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from conftest import REPOSITORY, TRACES, Command
+from cvs.models import Quality, RankMetrics, Step, TraceResult
+from cvs.reports.csv_report import WHOSE, _columns
+
+DOCS = REPOSITORY / "docs"
+PAGE = (DOCS / "reference" / "traces.rst").read_text("utf-8")
+FROM_PYTHON = (DOCS / "how-to" / "from-python.rst").read_text("utf-8")
+
+
+def literals(text: str) -> set[str]:
+    return set(re.findall(r"``([^`]+)``", text))
+
+
+def entry(key: str) -> str:
+    """The row of a table on the page that begins with this key, alone or among others."""
+    rows = [row for row in PAGE.split("\n   * - ")[1:] if key in literals(row.partition("\n     - ")[0])]
+    assert len(rows) == 1, key
+    return rows[0]
+
+
+@pytest.mark.parametrize("key", [*RankMetrics.model_fields, "gpu_timeline"])
+def test_every_key_of_a_rank_has_its_row(key: str) -> None:
+    table = PAGE.partition("An entry of ``ranks``")[2]
+    assert key in literals(table)
+
+
+@pytest.mark.parametrize(("key", "model"), [("quality", Quality), ("steps", Step)])
+def test_so_have_the_keys_within(key: str, model: type[BaseModel]) -> None:
+    assert model.model_fields.keys() <= literals(entry(key))
+
+
+def test_every_key_at_the_top_has_its_row(command: Command) -> None:
+    for key in json.loads(command("parse", str(TRACES / "cpu_gloo_2x2"), "--json").stdout):
+        assert key in literals(PAGE.partition("An entry of ``ranks``")[0]), key
+
+
+def test_columns_that_are_named_are_there() -> None:
+    section = PAGE.partition(".. _traces-csv:")[2]
+    columns = {*_columns(RankMetrics), *(f"steps.{name}" for name in _columns(Step))}
+    named = {word for word in literals(section) if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", word)}
+    assert len(named) >= 8
+    assert named <= columns
+    assert set(WHOSE) <= literals(section)
+
+
+def test_the_lines_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(TRACES / "cpu_gloo_2x2", tmp_path / "traces")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?:   .*)?\n)+)", FROM_PYTHON, re.MULTILINE)
+    [block] = [block for block in blocks if "measure_traces" in block]
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(block), names)
+    result = names["result"]
+    assert isinstance(result, TraceResult)
+    assert [rank.rank for rank in result.parse.ranks] == [0, 1, 2, 3]
