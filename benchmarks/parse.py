@@ -20,13 +20,14 @@ import orjson
 
 from benchmarks.measure import fresh, rounds, seconds
 from benchmarks.table import Table
-from benchmarks.traces import tiled_trace, write_long_trace, write_ranks
+from benchmarks.traces import DENSE, SPARSE, tiled_trace, write_long_trace, write_ranks
 from cvs.models import ParseOptions
 from cvs.parsers import trace_bytes
 from cvs.parsers.rank_trace import Question, read_trace
 from cvs.parsers.torch_trace import TorchTraceParser, trace_set_of
 
-TILES = 18
+SOURCES = {"dense": (DENSE, 18), "sparse": (SPARSE, 21)}
+"""Traces of some 300 MB, with many GPU events among the others and with few."""
 RANKS, RANK_TILES = 16, 4
 LONG_GB = 2.5
 _GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -37,12 +38,14 @@ _ONE, _TWO = "1 process", "2 processes"
 def tables(count: int) -> Iterator[Table]:
     """Speed and memory: a plain and a packed trace, a very long one, many ranks side by side."""
     with tempfile.TemporaryDirectory() as folder:
-        text = tiled_trace(TILES)
-        plain, packed = Path(folder, "rank0.json"), Path(folder, "rank0.json.gz")
-        plain.write_bytes(text)
-        packed.write_bytes(gzip.compress(text, 6))
-        for path in (plain, packed):
-            yield from _tables_of(path, len(text) / 1e6, count)
+        for name, (source, tiles) in SOURCES.items():
+            text = tiled_trace(tiles, source=source)
+            plain, packed = Path(folder, f"{name}.json"), Path(folder, f"{name}.json.gz")
+            plain.write_bytes(text)
+            packed.write_bytes(gzip.compress(text, 6))
+            for path in (plain, packed):
+                yield from _tables_of(path, len(text) / 1e6, count)
+                path.unlink()
         yield _long_trace(Path(folder, "long.json"))
         yield _side_by_side(Path(folder, "ranks"), count)
 

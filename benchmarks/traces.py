@@ -6,41 +6,53 @@ import gzip
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import TESTS
 
-_SOURCE = TESTS / "data" / "traces" / "mi300_resnet_rccl.json.gz"
-"""Rank 0 of 8: 56,451 events in 17 MB, three steps in 87 ms."""
-_STEPS = 3
-_TILE_US = 100_000
-_BEGIN = b'"traceEvents": ['
-_END = b"\n  ],\n"
+
+class Source(NamedTuple):
+    """A small real trace, and where its list of events begins and ends."""
+
+    name: str
+    begin: bytes
+    end: bytes
+    steps: int
+    microseconds: int
+    """A little more than it lasts."""
+
+    def parts(self) -> tuple[bytes, list[bytes], bytes]:
+        """What stands before the events, the events, split at all that counts on in time, and the rest."""
+        text = gzip.decompress((TESTS / "data" / "traces" / self.name).read_bytes())
+        begin, end = text.index(self.begin) + len(self.begin), text.rindex(self.end)
+        return text[:begin], _COUNTED.split(text[begin:end]), text[end:]
+
+
+DENSE = Source("mi300_resnet_rccl.json.gz", b'"traceEvents": [', b"\n  ],\n", steps=3, microseconds=100_000)
+"""Rank 0 of 8: 56,451 events in 17 MB, three steps in 87 ms; 217 GPU events per MB."""
+SPARSE = Source("b200_eager.json.gz", b'"traceEvents": [', b"\n    ],\n", steps=0, microseconds=200_000)
+"""24,656 events in 14 MB; 65 GPU events per MB."""
 _COUNTED = re.compile(rb'("ts": |ProfilerStep#)([0-9]+)')
 
 
-def tiled_trace(tiles: int, rank: int = 0) -> bytes:
+def tiled_trace(tiles: int, rank: int = 0, source: Source = DENSE) -> bytes:
     """The text of a trace whose events are those of the small one, `tiles` times, one after the other.
 
     A tile is longer than what compressors look back over, so it packs no better for being repeated.
     """
-    head, events, tail = _parts()
+    head, events, tail = _parts(source)
     head = head.replace(b'"rank": 0,', b'"rank": %d,' % rank)
-    return head + b",".join(_later(events, tile) for tile in range(tiles)) + tail
+    return head + b",".join(_later(events, tile, source) for tile in range(tiles)) + tail
 
 
-@cache
-def _parts() -> tuple[bytes, list[bytes], bytes]:
-    """What stands before the events, the events, split at all that counts on in time, and the rest."""
-    text = gzip.decompress(_SOURCE.read_bytes())
-    begin, end = text.index(_BEGIN) + len(_BEGIN), text.rindex(_END)
-    return text[:begin], _COUNTED.split(text[begin:end]), text[end:]
+_parts = cache(Source.parts)
 
 
-def _later(events: list[bytes], tile: int) -> bytes:
+def _later(events: list[bytes], tile: int, source: Source) -> bytes:
     """The events of the tile of this number: later stamps, later steps."""
     pieces = list(events)
     for at in range(1, len(pieces), 3):
-        by = _TILE_US if pieces[at].startswith(b'"') else _STEPS
+        by = source.microseconds if pieces[at].startswith(b'"') else source.steps
         pieces[at + 1] = b"%d" % (int(pieces[at + 1]) + tile * by)
     return b"".join(pieces)
 
@@ -56,8 +68,8 @@ def write_ranks(folder: Path, ranks: int, tiles: int) -> list[str]:
 
 def write_long_trace(path: Path, size: int) -> int:
     """Write a trace of about so many bytes, of which 95 % are calls of Python functions: its size."""
-    head, _, tail = _parts()
-    gpu = _events_of(_GPU_EVENTS)
+    head, events, tail = _parts(DENSE)
+    gpu = [match[0] for match in _GPU_EVENTS.finditer(b"".join(events))]
     call = b"""
   {
     "ph": "X", "cat": "python_function", "name": "torch/nn/modules/module.py(1553): _call_impl",
@@ -78,8 +90,3 @@ def write_long_trace(path: Path, size: int) -> int:
 
 
 _GPU_EVENTS = re.compile(rb'\{\s*"ph": "X", "cat": "kernel".*?\n  \}', re.DOTALL)
-
-
-def _events_of(pattern: re.Pattern[bytes]) -> list[bytes]:
-    text = gzip.decompress(_SOURCE.read_bytes())
-    return [match[0] for match in pattern.finditer(text)]

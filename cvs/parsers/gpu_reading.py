@@ -16,7 +16,7 @@ from cvs.kernels import GPU_CATEGORIES, Bucket, bucket_of
 from cvs.metrics import Interval
 from cvs.models import KernelTime, Quality
 from cvs.parsers.gpu_links import LinkedEvent, Links
-from cvs.parsers.trace_numbers import nanoseconds
+from cvs.parsers.trace_numbers import nanoseconds, nanoseconds_of
 from cvs.parsers.trace_reading import Reading, TraceDocument, step_number
 from cvs.parsers.trace_text import ANNOTATION, Event, text_of
 
@@ -59,6 +59,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 _ARGS = msgspec.json.Decoder(_Args)
+_ALL_ARGS = msgspec.json.Decoder(list[_Args | None])
 _ANY_ARGS = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -81,7 +82,7 @@ class GpuReading(Reading):
     def __init__(self, bucket_of: BucketOf = bucket_of) -> None:
         super().__init__()
         self._bucket_of = bucket_of
-        self._kinds: dict[tuple[str, bytes], _Kind] = {}
+        self._kinds: dict[tuple[str | None, bytes], _Kind] = {}
         self._devices: set[bytes] = set()
         self._processes: set[bytes] = set()
         self._launch_links, self._launch_starts = array("q"), array("q")
@@ -89,28 +90,49 @@ class GpuReading(Reading):
         self._metas: dict[CommMeta, CommMeta] = {}
         self._memory: dict[str, int] = {}
         self._takers: Mapping[str | None, Callable[[Event], None]] = {
-            **dict.fromkeys(GPU_CATEGORIES, self._take_gpu_event),
-            **dict.fromkeys(_RUNTIME, self._take_runtime_call),
             ANNOTATION: self._take_annotation,
             _GPU_ANNOTATION: lambda event: self._announce_step(text_of(bytes(event.name)) or ""),
             _INSTANT: self._take_instant,
         }
+        self.wanted = {*GPU_CATEGORIES, *_RUNTIME, *self._takers}
 
     def take(self, events: Sequence[Event]) -> None:
         """Keep the numbers of what counts."""
         takers = self._takers
+        gpu_events, calls = [], []
         for event in events:
             category = event.cat
-            if category in takers:
+            if category in GPU_CATEGORIES:
+                gpu_events.append(event)
+            elif category in _RUNTIME:
+                calls.append(event)
+            elif category in takers:
                 takers[category](event)
+        if gpu_events:
+            self._take_gpu_events(gpu_events)
+        if calls:
+            self._take_runtime_calls(calls)
 
     # --- events ---
 
-    def _take_gpu_event(self, event: Event) -> None:
-        span = self._span(event, "GPU event", vital=True)
-        kind = self._kinds.get((event.cat or "", bytes(event.name))) or self._new_kind(event)
-        if span and kind:
-            self._keep(kind, span, event)
+    def _take_gpu_events(self, events: Sequence[Event]) -> None:
+        starts = nanoseconds_of([event.ts for event in events])
+        durations = nanoseconds_of([event.dur for event in events])
+        if starts is None or durations is None or min(durations) < 0:
+            self._take_odd_gpu_events(events)
+            return
+        kinds = self._kinds
+        for event, start, duration, link in zip(events, starts, durations, _links(events), strict=True):
+            kind = kinds.get((event.cat, bytes(event.name))) or self._new_kind(event)
+            if kind:
+                self._keep(kind, start, start + duration, link, event)
+
+    def _take_odd_gpu_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            span = self._span(event, "GPU event", vital=True)
+            kind = self._kinds.get((event.cat, bytes(event.name))) or self._new_kind(event)
+            if span and kind:
+                self._keep(kind, span[0], span[1], _link(_args_of(event)), event)
 
     def _new_kind(self, event: Event) -> _Kind | None:
         category, name = event.cat or "", bytes(event.name)
@@ -121,15 +143,15 @@ class GpuReading(Reading):
         kind = self._kinds[category, name] = _Kind(text, self._bucket_of(category, text))
         return kind
 
-    def _keep(self, kind: _Kind, span: Interval, event: Event) -> None:
-        kind.starts.append(span[0])
-        kind.ends.append(span[1])
-        kind.links.append(_link(event))
+    def _keep(self, kind: _Kind, start: int, end: int, link: int, event: Event) -> None:
+        kind.starts.append(start)
+        kind.ends.append(end)
+        kind.links.append(link)
         self._devices.add(bytes(event.pid))
         if kind.bucket == "communication" and event.cat == "kernel":
-            self._keep_collective(kind.name, span, event)
+            self._keep_collective(kind.name, start, end - start, event)
 
-    def _keep_collective(self, name: str, span: Interval, event: Event) -> None:
+    def _keep_collective(self, name: str, start: int, duration: int, event: Event) -> None:
         try:
             args = _ANY_ARGS.decode(event.args)
         except msgspec.DecodeError:
@@ -137,15 +159,17 @@ class GpuReading(Reading):
         meta = comm_meta(name, args)
         if meta:
             meta = self._metas.setdefault(meta, meta)
-            self._comm_kernels.append(CommKernel(span[0], span[1] - span[0], args.get("stream"), meta))
+            self._comm_kernels.append(CommKernel(start, duration, args.get("stream"), meta))
 
-    def _take_runtime_call(self, event: Event) -> None:
-        if bytes(event.pid) not in (b"", b"null"):
-            self._processes.add(bytes(event.pid))
-        link, start = _link(event), nanoseconds(bytes(event.ts))
-        if link != _NO_LINK and start is not None:
-            self._launch_links.append(link)
-            self._launch_starts.append(start)
+    def _take_runtime_calls(self, calls: Sequence[Event]) -> None:
+        self._processes.update({bytes(call.pid) for call in calls} - {b"", b"null"})
+        starts: Sequence[int | None] | None = nanoseconds_of([call.ts for call in calls])
+        if starts is None:
+            starts = [nanoseconds(bytes(call.ts)) for call in calls]
+        for start, link in zip(starts, _links(calls), strict=True):
+            if link != _NO_LINK and start is not None:
+                self._launch_links.append(link)
+                self._launch_starts.append(start)
 
     def _take_annotation(self, event: Event) -> None:
         number = step_number(text_of(bytes(event.name)) or "")
@@ -240,6 +264,7 @@ class LinkedGpuReading(GpuReading):
 
     def __init__(self, bucket_of: BucketOf = bucket_of) -> None:
         super().__init__(bucket_of)
+        self.wanted = None
         self._links = Links()
         self._kept: tuple[Bucket, Interval] | None = None
 
@@ -250,9 +275,9 @@ class LinkedGpuReading(GpuReading):
             super().take((event,))
             self._links.take(event, self._kept)
 
-    def _keep(self, kind: _Kind, span: Interval, event: Event) -> None:
-        super()._keep(kind, span, event)
-        self._kept = kind.bucket, span
+    def _keep(self, kind: _Kind, start: int, end: int, link: int, event: Event) -> None:
+        super()._keep(kind, start, end, link, event)
+        self._kept = kind.bucket, (start, end)
 
     def document(self) -> TraceDocument:
         """With the linked events apart."""
@@ -263,11 +288,26 @@ class LinkedGpuReading(GpuReading):
         return replace(whole, linked=dict(linked) if whole.buckets else None)
 
 
-def _link(event: Event) -> int:
-    """Number that a GPU event shares with the call that launched it; `_NO_LINK` where it has none."""
+def _links(events: Sequence[Event]) -> list[int]:
+    """Numbers that GPU events share with the calls that launched them; `_NO_LINK` where there is none."""
     try:
-        args = _ARGS.decode(event.args)
+        every = _ALL_ARGS.decode(b"[%b]" % b",".join([event.args for event in events]))
     except msgspec.DecodeError:
+        every = []
+    if len(every) < len(events):  # one of them has none, or others than usual
+        every = [_args_of(event) for event in events]
+    return [_link(args) for args in every]
+
+
+def _args_of(event: Event) -> _Args | None:
+    try:
+        return _ARGS.decode(event.args)
+    except msgspec.DecodeError:
+        return None
+
+
+def _link(args: _Args | None) -> int:
+    if args is None:
         return _NO_LINK
     link = args.external_id if args.correlation is None else args.correlation
     return link if type(link) is int and abs(link) < 2**63 else _NO_LINK

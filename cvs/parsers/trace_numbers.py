@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 
 import msgspec
 
 MAX_NS = 2**63 - 1
 _PLAIN = re.compile(rb"(-?[0-9]{1,16})\.([0-9]{1,3})")
+_THREE_DECIMALS = re.compile(rb"\.[0-9]{3}(?=,|\Z)")
 _UNUSUAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EXACT = Context(prec=40, rounding=ROUND_HALF_EVEN)
 _ONE_NS = Decimal("0.001")
@@ -25,7 +27,26 @@ def nanoseconds(text: bytes) -> int | None:
         number = int(text[:-4] + text[-3:]) if text[-4:-3] == b"." else int(text) * 1000
     except ValueError:
         return _rare_nanoseconds(text)
-    return _in_64_bits(number)
+    return number if -MAX_NS <= number <= MAX_NS else None
+
+
+def nanoseconds_of(values: Sequence[msgspec.Raw]) -> list[int] | None:
+    """The same for many at once, as profilers write them; None where any is written in another way.
+
+    Three decimals each, or none in all of them; one by one takes three times as long.
+    """
+    text = b",".join(values)
+    dots = text.count(b".")
+    try:
+        if not dots:
+            numbers = [number * 1000 for number in map(int, text.split(b","))]
+        elif dots == len(values) == len(_THREE_DECIMALS.findall(text)):
+            numbers = list(map(int, text.replace(b".", b"").split(b",")))
+        else:
+            return None
+    except ValueError:
+        return None
+    return numbers if min(numbers) >= -MAX_NS and max(numbers) <= MAX_NS else None
 
 
 def _rare_nanoseconds(text: bytes) -> int | None:

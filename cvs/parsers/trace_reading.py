@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -83,6 +83,8 @@ class Reading(ABC):
 
     event: type[Any]
     """What an event is decoded to."""
+    wanted: Collection[str | None] | None = None
+    """Categories of the events that count; None: all may."""
 
     def __init__(self) -> None:
         self.losses = Losses()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -85,6 +85,14 @@ _TOO_BIG = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
 """Perhaps a number that a double cannot hold, which strict readers refuse."""
 
 
+_BARE = re.compile(rb"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
+
+
+def _stops_at_bare_number(error: msgspec.DecodeError, text: bytes) -> bool:
+    at = Fault(error).at
+    return at is not None and _BARE.search(text, max(0, at - 2), at + 10) is not None
+
+
 def _without_bare_numbers(text: bytes) -> tuple[bytes, list[int]]:
     """The text with an empty string for each bare NaN, Infinity, inf or nan, and where these were."""
     places: list[int] = []
@@ -119,10 +127,10 @@ def mended(decode: Callable[[bytes], T], text: bytes, losses: Losses, at: int = 
         value = decode(text)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:
-        without, places = _without_bare_numbers(text)
-        if not places:
+    except msgspec.DecodeError as error:
+        if not _stops_at_bare_number(error, text):
             raise
+        without, places = _without_bare_numbers(text)
         value = decode(without)
     if places:
         losses.repair("bare NaN or Infinity read as null", at=at + places[0], times=len(places))
@@ -132,21 +140,37 @@ def mended(decode: Callable[[bytes], T], text: bytes, losses: Losses, at: int = 
     return value, fault is not None
 
 
+class _Category(msgspec.Struct, gc=False):
+    cat: str | None = None
+
+
 class Decoder(Generic[E]):
-    """Decodes lists of one kind of event, and notes what it mended or could not use."""
+    """Decodes lists of one kind of event, and notes what it mended or could not use.
+
+    Of long stretches of a trace no event counts. There a list is asked for its categories alone, which is
+    faster, and for more only where one of them is wanted.
+    """
 
     _texts = msgspec.json.Decoder(list[msgspec.Raw])
+    _categories = msgspec.json.Decoder(list[_Category])
 
-    def __init__(self, event: type[E], losses: Losses) -> None:
+    def __init__(self, event: type[E], losses: Losses, wanted: Collection[str | None] | None = None) -> None:
+        """Take the categories of events that count; None: all are to be decoded."""
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
         self._event = msgspec.json.Decoder(event)
         self._losses = losses
+        self._wanted = wanted
+        self._is_dull = False
+        """Whether the last list had nothing that is wanted."""
 
     def events(self, listed: bytes, at: int = 0) -> Sequence[E]:
         """Events of a list, `at` bytes into the file; one that is no event costs itself only.
 
+        Events of categories that are not wanted may be missing.
+
         Raises: msgspec.DecodeError: not a JSON list, even mended. RecursionError: nested too deeply.
         """
+        self._is_dull = self._is_dull and listed.isascii()
         events, marked = mended(self._decoded, listed, self._losses, at)
         if marked:
             self._losses.vital |= any(map(_is_obscured, events))
@@ -154,9 +178,17 @@ class Decoder(Generic[E]):
 
     def _decoded(self, listed: bytes) -> Sequence[E]:
         try:
-            return self._events.decode(listed)
+            if self._is_dull and not self._has_wanted(self._categories.decode(listed)):
+                return ()
+            events: list[E] = self._events.decode(listed)
         except msgspec.ValidationError:
             return self._singly(listed)
+        self._is_dull = not self._has_wanted(events)
+        return events
+
+    def _has_wanted(self, events: Sequence[Event | _Category]) -> bool:
+        wanted = self._wanted
+        return wanted is None or any(event.cat in wanted for event in events)
 
     def _singly(self, listed: bytes) -> Sequence[E]:
         events: list[E] = []

@@ -12,7 +12,7 @@ one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from string import ascii_letters, digits
 from typing import Any, Protocol, TypeVar
@@ -42,6 +42,8 @@ class Reading(Protocol):
     losses: Losses
     event: type[Any]
     """What an event is decoded to."""
+    wanted: Collection[str | None] | None
+    """Categories of the events that count; None: all may."""
 
     def take(self, events: Sequence[Any]) -> None:
         """Take in the next events of the file."""
@@ -120,7 +122,7 @@ _BLOCK = 1 << 16
 _LONGEST_HEADER = 1 << 24
 _LONGEST_WINDOW = 1 << 26
 _TRIES = 8
-_SEARCHED_FOR_NUMBERS = 1 << 20
+_SEARCHED_FOR_NUMBERS = 1 << 18
 """A number too big for a double, in a field that nobody reads, hides nothing; in a long text the search for
 one would cost as much as all else."""
 
@@ -137,7 +139,7 @@ class _Windows:
     def __init__(self, stream: Stream, reading: Reading) -> None:
         self._reading = reading
         self._losses = reading.losses
-        self._decoder = Decoder[Event](reading.event, reading.losses)
+        self._decoder = Decoder[Event](reading.event, reading.losses, reading.wanted)
         self._blocks = blocks_of(stream, reading.losses)
         self._text = b""
         """What has not been taken: it begins at an element of the list."""
@@ -225,9 +227,10 @@ class _Windows:
 
     def _take_window(self) -> bool:
         """Take the events before the last cut, or skip what is damaged; False: more text is needed."""
+        text = memoryview(self._text)
         for end, start in islice(_cuts(self._text), _TRIES):
             try:
-                self._take(b"[%b]" % self._text[:end])
+                self._take(b"".join((b"[", text[:end], b"]")))
             except msgspec.DecodeError as error:
                 fault = Fault(error)
                 if fault.at is None or (fault.at > end and not fault.ended):

@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from cvs import metrics
 from cvs.models import Basis
 from cvs.parsers.trace_document import TraceDocument, read_document
-from cvs.parsers.trace_numbers import nanoseconds
+from cvs.parsers.trace_numbers import nanoseconds, nanoseconds_of
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 
@@ -111,6 +112,29 @@ def test_nanoseconds_are_exactly_what_the_digits_say(number: str, quoted: bool) 
 def test_every_nanosecond_in_64_bits_can_be_written(number: int) -> None:
     assert nanoseconds(str(Decimal(number) / 1000).encode()) == number
     assert nanoseconds(f"{number}e-3".encode()) == number
+
+
+@given(
+    st.lists(st.sampled_from(["1.500", "-2.000", "0.880", "7", "12.5", "1e3", '"3.000"', "", "null", "x"]))
+)
+def test_many_at_once_are_what_each_is(numbers: list[str]) -> None:
+    alone = [nanoseconds(number.encode()) for number in numbers]
+    together = nanoseconds_of([msgspec.Raw(number.encode()) for number in numbers]) if numbers else []
+    assert together in (alone, None)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        (["4458676416788.123", "-0.001", "0.880"], [4458676416788123, -1, 880]),
+        (["12", "-3", "0"], [12_000, -3_000, 0]),
+        (["1.500", "2"], None),
+        (["9223372036854775.808"], None),
+        ([""], None),
+    ],
+)
+def test_many_as_profilers_write_them(numbers: list[str], expected: list[int] | None) -> None:
+    assert nanoseconds_of([msgspec.Raw(number.encode()) for number in numbers]) == expected
 
 
 # --- header -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -35,7 +35,8 @@ UNICODE = {"ph": "X", "cat": "cpu_op", "name": 'Mädchen "🎲" nan \\', "ts": 1
 class _All:
     """Keeps every event."""
 
-    event = Event
+    event: type[Any] = Event
+    wanted: Collection[str | None] | None = None
 
     def __init__(self) -> None:
         self.losses = Losses()
