@@ -67,6 +67,10 @@ __all__ = [
 class Parser(Protocol):
     """Turns collected traces into numbers; any module of `cvs.parsers` that does is one."""
 
+    @property
+    def identity(self) -> str:
+        """What measures, and how; it is kept with the numbers."""
+
     def parse(self, traces: TraceSet) -> ParseResult:
         """Measure every rank."""
 
@@ -213,7 +217,12 @@ def _is_of_a_cpu_job(ranks: Sequence[RankMetrics]) -> bool:
 def _tells_of_a_gpu(rank: RankMetrics) -> bool:
     """Also where all of its GPU events were dropped, or are those of several ranks."""
     dropped = any(what.startswith("GPU event") for what in rank.quality.dropped)
-    return rank.gpu_timeline is not None or dropped or (rank.quality.cause or "").startswith("merged")
+    return (
+        rank.gpu_timeline is not None
+        or rank.source == "workbook"
+        or dropped
+        or (rank.quality.cause or "").startswith("merged")
+    )
 
 
 def _without_a_trace(given: Sequence[Path], traces: TraceSet, parsed: ParseResult) -> Iterator[str]:
@@ -236,8 +245,8 @@ def _not_of_this_run(paths: list[str]) -> tuple[LeftOut, ...]:
 def result_of(folder: RunFolder, parser: Parser) -> BenchmarkResult:
     """The run's saved metrics.
 
-    Measured now where none are saved, or only such as cannot be read or are of another version, and where a
-    collected file changed since.
+    Measured now where none are saved, or only such as cannot be read or are of another version or another
+    parser, and where a collected file changed since.
     """
     if not folder.has_result:
         return measure(folder, parser)
@@ -248,7 +257,8 @@ def result_of(folder: RunFolder, parser: Parser) -> BenchmarkResult:
         anew = measure(folder, parser)
         # Not saved: the next time these are the saved metrics, and all is well with them.
         return anew.model_copy(update={"warnings": (*anew.warnings, f"measured anew: {error}")})
-    if result.run_id == run.run_id and all(map(folder.result_is_newer, run.files)):
+    is_of_this = (result.run_id, result.parse.parser) == (run.run_id, parser.identity)
+    if is_of_this and all(map(folder.result_is_newer, run.files)):
         return result
     return measure(folder, parser)
 

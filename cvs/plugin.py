@@ -53,7 +53,7 @@ class Benchmark:
     suite: str
     load_files: Callable[[Path, Path], tuple[ClusterConfig, AortaConfig]]
     runner: type[BaseRunner]
-    parser: Callable[[ParseOptions], Parser]
+    parser: Callable[[ParseOptions, Callable[[str], None]], Parser]
 
 
 class Suite:
@@ -202,15 +202,18 @@ class Suite:
 
     @property
     def _parser(self) -> Parser:
-        return self.benchmark.parser(parse_options(self.config))
+        return self.benchmark.parser(parse_options(self.config), self._tell)
+
+    def _tell(self, line: str) -> None:
+        """Say at once what is going on, whatever pytest captures."""
+        with self._uncaptured():
+            print(f"cvs | {line}", flush=True)
 
     def _consulted(self, result: BenchmarkResult) -> BenchmarkResult:
         """The metrics, with what TraceLens made of the same traces where the file asks for it."""
         plan = plan_tracelens(self.config)
         if plan and not result.tracelens:
-            how = f"{plan.mode}, at most {plan.seconds:g} s"
-            with self._uncaptured():
-                print(f"cvs | TraceLens works on the traces ({how})", flush=True)
+            self._tell(f"TraceLens works on the traces ({plan.mode}, at most {plan.seconds:g} s)")
         return consult_tracelens(self.folder, result, plan)
 
     def violations(self, limit: str) -> list[Violation]:

@@ -179,7 +179,7 @@ def _without_gpu(result: TraceResult, ranks: Sequence[RankMetrics]) -> str:
 
 def _unusable(rank: RankMetrics) -> str:
     cause = f": {rank.quality.cause}" if rank.quality.cause else ""
-    return f"{_named(rank)}: trace is {rank.quality.status}{cause}"
+    return f"{_named(rank)}: {rank.source} is {rank.quality.status}{cause}"
 
 
 def _named(rank: RankMetrics) -> str:

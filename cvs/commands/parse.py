@@ -99,7 +99,7 @@ def _parse(arguments: argparse.Namespace) -> int:
     asked = {"linked": arguments.linked, "micro_idle_ns": arguments.micro_idle_ns}
     result = measure_traces(
         arguments.paths,
-        TraceLensParser(options.model_copy(update=asked)),
+        TraceLensParser(options.model_copy(update=asked), lambda line: _complain([line])),
         accelerator=accelerator,
         world_size=arguments.world_size,
     )

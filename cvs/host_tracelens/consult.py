@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cvs.host_tracelens.installed import Unusable, version_of
-from cvs.host_tracelens.processes import Job, Outcome, cores_here, memory_here, worked_off
+from cvs.host_tracelens.processes import Job, Outcome, worked_off
 from cvs.launch import TraceLensPlan
+from cvs.machine import cores_here, memory_here
 from cvs.models import (
     Counts,
     ParseResult,

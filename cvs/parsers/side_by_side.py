@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, BinaryIO, NamedTuple
 
+from cvs.machine import cores_here, memory_here
 from cvs.models import Quality
 from cvs.parsers.rank_trace import Question, read_trace
 from cvs.parsers.trace_document import TraceDocument
@@ -75,17 +75,7 @@ def _read_here(place: Place, question: Question, told: _Told) -> TraceDocument:
 
 def _workers(places: Sequence[Place]) -> int:
     worthy = sum(place.weight >= _WORTH_A_PROCESS for place in places)
-    return min(worthy, os.cpu_count() or 1, _free_memory() // _MEMORY_OF_ONE)
-
-
-def _free_memory() -> int:
-    """Bytes that processes may take; plenty where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return sys.maxsize
-    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else sys.maxsize
+    return min(worthy, cores_here(), memory_here() // _MEMORY_OF_ONE)
 
 
 # --- processes --------------------------------------------------------------------------------------------

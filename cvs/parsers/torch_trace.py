@@ -34,6 +34,9 @@ from cvs.terminal import listed
 
 __all__ = ["TorchTraceParser", "trace_set_of"]
 
+_IDENTITY = "torch_trace 2"
+"""The version grows when a number changes its meaning, or there are more of them."""
+
 ONE_RUN_NS = 10 * 60 * 10**9
 """Windows of one run start within it of each other."""
 
@@ -41,13 +44,16 @@ ONE_RUN_NS = 10 * 60 * 10**9
 class TorchTraceParser:
     """Metrics of PyTorch-profiler traces."""
 
-    identity = "torch_trace 1"
-    """Name and version of what measured; the version grows when a number changes its meaning."""
-
     def __init__(self, options: ParseOptions | None = None, progress: Progress | None = None) -> None:
         """Take what is asked for beyond the traces, and who is told how far the reading is."""
         self._options = options or ParseOptions()
         self._progress = progress
+
+    @property
+    def identity(self) -> str:
+        """Name and version of what measures, and what it was asked for; numbers of another may differ."""
+        asked = self._options.model_dump(exclude_defaults=True, exclude={"workers"})
+        return " ".join([_IDENTITY, *(f"{name}={value!r}" for name, value in asked.items())])
 
     def parse(self, traces: TraceSet) -> ParseResult:
         """Measure every rank of the set on the basis of the accelerator that was declared.

@@ -26,6 +26,7 @@ from cvs.models import (
     TraceSet,
     WorkbookMode,
 )
+from cvs.parsers.side_by_side import Progress
 from cvs.parsers.torch_trace import TorchTraceParser
 from cvs.parsers.workbooks import (
     NOTHING_MS,
@@ -46,11 +47,14 @@ from cvs.terminal import listed
 class TraceLensParser:
     """Metrics of PyTorch-profiler traces, and of workbooks for ranks that have nothing else."""
 
-    identity = f"{TorchTraceParser.identity}, workbooks 1"
-    """Name and version of what measured; the version grows when a number changes its meaning."""
+    def __init__(self, options: ParseOptions | None = None, progress: Progress | None = None) -> None:
+        """Take what is asked for beyond the traces, and who is told how far the reading is."""
+        self._traces = TorchTraceParser(options, progress)
 
-    def __init__(self, options: ParseOptions | None = None) -> None:
-        self._traces = TorchTraceParser(options)
+    @property
+    def identity(self) -> str:
+        """Name and version of what measures."""
+        return f"{self._traces.identity}, workbooks 1"
 
     def parse(self, traces: TraceSet) -> ParseResult:
         """Measure every rank of the set, and compare its workbooks with what was measured.

@@ -127,6 +127,8 @@ def _cells(rank: RankMetrics) -> Iterator[str]:
     yield _number(None if rank.total_time_us is None else rank.total_time_us / 1e3)
     yield from _shares(rank.ratios)
     status = rank.quality.status.replace("_", " ")
+    if rank.source == "workbook":
+        status = f"workbook, {status}"
     yield status if rank.quality.is_evidence else f"[red]{status}[/]"
 
 

@@ -145,6 +145,8 @@ def test_whether_the_job_was_started(save_run: SaveRun, node: NodeResult, starte
 class Told:
     """A parser of traces that never used a GPU, which tells of a backend."""
 
+    identity = "told"
+
     def __init__(self, *backends: str | None) -> None:
         self.backends = backends
         self.asked: list[str] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cvs.host_tracelens.processes import Job, Outcome, memory_here, worked_off
+from cvs.host_tracelens.processes import Job, Outcome, worked_off
 from processes import eventually, is_running
 from tracelens_stand_in import StandIn
 
@@ -170,7 +170,3 @@ def test_a_cvs_that_is_killed_leaves_none(job: MakeJob, tmp_path: Path) -> None:
         assert eventually(lambda: not is_running(worker))
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_there_is_memory_and_not_more_than_the_machine_has() -> None:
-    assert 0 < memory_here() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -58,8 +58,8 @@ def test_nobody_starts_processes_for_small_traces(monkeypatch: pytest.MonkeyPatc
 def test_as_many_as_traces_cores_and_memory_ask_for(
     sizes: list[int], cores: int, free: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(side_by_side, "_free_memory", lambda: free)
+    monkeypatch.setattr(side_by_side, "cores_here", lambda: cores)
+    monkeypatch.setattr(side_by_side, "memory_here", lambda: free)
     assert side_by_side._workers([Place("", "a.json", size) for size in sizes]) == expected
 
 

@@ -241,7 +241,7 @@ def test_a_good_set(tmp_path: Path) -> None:
         (3, 1, 1),
     ]
     assert (result.missing_ranks, result.problems, result.warnings, result.left_out) == ((), (), (), ())
-    assert result.parser == "torch_trace 1"
+    assert result.parser == TorchTraceParser().identity == "torch_trace 2"
 
 
 def test_each_failure_costs_its_rank_only(tmp_path: Path) -> None:
@@ -294,6 +294,12 @@ def test_a_rank_outside_its_node_has_no_local_rank(tmp_path: Path) -> None:
     write(tmp_path / "node_0" / "rank1" / "t.json", 1, 2)
     result = parse(tmp_path, local_world_size=1)
     assert [(rank.node, rank.local_rank) for rank in result.ranks] == [(1, None), (0, None)]
+
+
+def test_what_was_asked_for_is_kept_with_the_numbers() -> None:
+    options = ParseOptions(communication_kernels=("^one_shot",), micro_idle_ns=5, workers=3)
+    identity = "torch_trace 2 micro_idle_ns=5 communication_kernels=('^one_shot',)"
+    assert TorchTraceParser(options).identity == identity
 
 
 # --- the world --------------------------------------------------------------------------------------------

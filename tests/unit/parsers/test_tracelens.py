@@ -118,7 +118,9 @@ def test_traces_give_the_numbers_of_the_trace_parser(
     monkeypatch.syspath_prepend(tmp_path)
     traces = trace_set_of(TRACES / name, accelerator)
     expected = TorchTraceParser().parse(traces)
-    assert TraceLensParser().parse(traces) == expected.model_copy(update={"parser": TraceLensParser.identity})
+    assert TraceLensParser().parse(traces) == expected.model_copy(
+        update={"parser": TraceLensParser().identity}
+    )
     assert "TraceLens" not in sys.modules
 
 
@@ -305,7 +307,7 @@ def test_a_broken_workbook_costs_only_a_rank_without_a_trace(job: Path) -> None:
     assert left_out(result) == {f"{REPORTS}/perf_rank2.xlsx": "the file is empty"}
     assert (result.ranks[3].rank, result.ranks[3].gpu_timeline, result.ranks[3].ratios) == (3, None, None)
     assert (
-        f"rank 3: trace is unreadable: no trace, and {REPORTS}/perf_rank3.xlsx: the file is empty"
+        f"rank 3: workbook is unreadable: no trace, and {REPORTS}/perf_rank3.xlsx: the file is empty"
         in messages(result)
     )
 
@@ -393,7 +395,7 @@ def test_a_single_workbook_is_judged_alone(tmp_path: Path) -> None:
     [rank] = result.ranks
     assert (rank.rank, rank.mode, rank.quality.status) == (None, "unknown", "incomplete")
     assert messages(result) == [
-        "a rank that nobody knows: trace is incomplete: no trace, and nothing tells whether"
+        "a rank that nobody knows: workbook is incomplete: no trace, and nothing tells whether"
         " trace_perf_report.xlsx is of every GPU event or only of linked ones"
     ]
 
