@@ -293,6 +293,7 @@ def stragglers(matching: Matching, rows: Sequence[ImplicitSync]) -> list[Straggl
         for row in timed
         for part, wait in zip(row.collective.parts, row.waits_ns or (), strict=True)
     )
+    kept_waiting = _grouped((row.last_rank, sum(row.waits_ns or ())) for row in timed)
     last, first = Counter(row.last_rank for row in timed), Counter(row.first_rank for row in timed)
     taking_part = {part.rank for row in rows for part in row.collective.parts}
 
@@ -305,6 +306,8 @@ def stragglers(matching: Matching, rows: Sequence[ImplicitSync]) -> list[Straggl
             arrived_last=last[rank] if waited else None,
             arrived_first=first[rank] if waited else None,
             arrived_last_ratio=last[rank] / len(timed) if waited else None,
+            took_part=len(waited) if waited else 0,
+            others_waited_ns=sum(kept_waiting.get(rank, ())) if waited else None,
             collectives=len(timed),
             comm_ns=comm_ns,
         )
@@ -404,8 +407,11 @@ def _sends(meta: CommMeta) -> Iterator[tuple[int, int | None, int]]:
 
 
 def collective_report(matching: Matching) -> CollectiveReport:
-    """The brief report on matched collectives."""
-    rows = implicit_sync(matching)
+    """The brief report on matched collectives: on those whose ranks are all here.
+
+    Of the others nobody knows who was waited for, so neither a latency nor a skew.
+    """
+    rows = [row for row in implicit_sync(matching) if matching.is_whole(row.collective)]
     alike = _grouped(((_kind(row.meta), row.collective.group), row) for row in rows)
     summaries = [_collective_summary(those) for those in alike.values()]
     return CollectiveReport(

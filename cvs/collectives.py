@@ -283,6 +283,11 @@ class Matching:
     """No trace names a group and no rank has two communication streams: matched by order alone."""
     collectives: tuple[Collective, ...]
 
+    def is_whole(self, collective: Collective) -> bool:
+        """Whether all ranks of its group are here; where nobody tells how many these are, all ranks."""
+        here = len(collective.parts)
+        return here > 1 and here == (collective.meta.group_size or len(self.ranks))
+
     def synchronises(self, collective: Collective) -> bool:
         """Whether it is a collective of `IMPLICIT_SYNC`; in simplified mode one of unknown kind may be."""
         kind = collective.meta.kind

@@ -338,6 +338,27 @@ def coverage(parse: ParseResult) -> Coverage:
     )
 
 
+_AHEAD = 1.25
+"""By how much the GPU may be busier than the steps are long, as at their edges."""
+
+
+def host_ahead(ranks: Sequence[RankMetrics]) -> list[str]:
+    """Ranks whose GPU took longer than the host's steps tell, each said in one sentence.
+
+    A host that only launches work runs ahead of the GPU until something makes it wait. In a window of few
+    steps the mean step period is then its own, and not that of the GPU.
+    """
+    warnings = []
+    for rank in ranks:
+        if rank.exact_ns and rank.iteration_ns and len(rank.steps) > 1:
+            period, busy = rank.iteration_ns / 1e6, rank.exact_ns.all.total_time / len(rank.steps) / 1e6
+            if busy > _AHEAD * period:
+                told = f"the step period is {period:.3f} ms, and the GPU took {busy:.3f} ms per step"
+                cure = "a window of more steps tells the GPU's"
+                warnings.append(f"rank {rank.rank}: the host ran ahead of the GPU: {told}; {cure}")
+    return warnings
+
+
 def without_communication(ranks: Sequence[RankMetrics], world_size: int | None) -> list[str]:
     """Whether the ranks of a job of several show no communication at all, said in one sentence.
 

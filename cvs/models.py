@@ -371,7 +371,7 @@ class RankMetrics(Frozen):
     memory_peak_bytes: dict[str, int] = Field(default_factory=dict)
     """Most memory that PyTorch had allocated at a time, by device; only where the profiler recorded it."""
     start_ns: int | None = None
-    """Wall clock of the window's start, where the trace tells it."""
+    """Wall clock of the first GPU event, else of the first step, where the trace tells it."""
     source: Source = "trace"
     mode: WorkbookMode | None = None
     """Of a workbook; a trace tells its modes apart itself (`exact_ns`)."""
@@ -430,6 +430,10 @@ class Straggler(Frozen):
     arrived_first: int | None
     arrived_last_ratio: float | None
     """Share of the `collectives`."""
+    took_part: int
+    """Of these in how many it was."""
+    others_waited_ns: int | None
+    """For which the others waited, added up, where it was the last."""
     collectives: int
     """Of all ranks, as far as arrivals compare."""
     comm_ns: int

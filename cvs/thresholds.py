@@ -183,5 +183,5 @@ def _unusable(rank: RankMetrics) -> str:
 
 
 def _named(rank: RankMetrics) -> str:
-    name = "a rank that nobody knows" if rank.rank is None else f"rank {rank.rank}"
+    name = f"an unknown rank ({' and '.join(rank.files)})" if rank.rank is None else f"rank {rank.rank}"
     return name if rank.node is None else f"{name} (node rank {rank.node})"

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
+from cvs.kernels import GPU_CATEGORIES
 from cvs.metrics import Interval
 from cvs.parsers.trace_reading import Reading, TraceDocument, step_number
 from cvs.parsers.trace_text import ABSENT, ANNOTATION, Event, text_of
@@ -47,6 +48,7 @@ class HostReading(Reading):
         self._comm: list[Interval] = []
         self._operators: dict[bytes, list[Interval]] = defaultdict(list)
         self._gloo_threads: set[bytes] = set()
+        self._devices: set[bytes] = set()
 
     def take(self, events: Sequence[HostEvent]) -> None:
         """Keep the numbers of what counts."""
@@ -56,6 +58,8 @@ class HostReading(Reading):
                     self._take_operator(event)
             elif event.cat == ANNOTATION:
                 self._take_annotation(event, text_of(bytes(event.name)) or "")
+            elif event.cat in GPU_CATEGORIES:
+                self._devices.add(bytes(event.pid))
             elif bytes(event.name) == b'"thread_name"' and _GLOO_THREAD in _thread_name(event.args):
                 self._gloo_threads.add(bytes(event.tid))
 
@@ -82,6 +86,7 @@ class HostReading(Reading):
             quality=self._quality((), *missing),
             steps=self.steps,
             first_ns=self._first_step,
+            devices=len(self._devices),
             comm=self._comm,
             compute=[span for thread in threads for span in self._operators[thread]],
         )

@@ -97,9 +97,10 @@ class TorchTraceParser:
                 *traces.warnings,
                 *places.warnings,
                 *chosen.warnings,
-                *_several_devices(entries),
+                *(_several_devices(entries) if basis == "gpu" else _ignored_gpu_events(entries)),
                 *_different_windows(measured),
                 *_idle_steps(measured),
+                *metrics.host_ahead(measured),
                 *metrics.without_communication(measured, world_size),
             ),
             left_out=(*traces.left_out, *left_out, *places.left_out, *chosen.left_out),
@@ -198,7 +199,7 @@ def _separate_worlds(entries: Sequence[Entry], started: int | None) -> list[str]
     strangers = [size for size in claims if size != started]
     if started is not None:
         claimed = " and ".join(_claim(entries, size) for size in strangers)
-        return [f"separate worlds: {claimed}, but {started} ranks were started together"] if claimed else []
+        return [f"separate worlds: {claimed}, but the job has {started} ranks"] if claimed else []
     if len(claims) > 1:
         return [f"separate worlds: {', '.join(_claim(entries, size) for size in claims)}"]
     alone = {entry.files[0].sha256 or entry.place for entry in entries if entry.document.world_size == 1}
@@ -237,7 +238,9 @@ def _outside(entries: Sequence[Entry], started: int | None) -> list[str]:
 def _no_trace(traces: TraceSet, entries: Sequence[Entry]) -> list[str]:
     if entries:
         return []
-    return [f"no trace among {len(traces.files)} files in {traces.root}: a trace is a .json or .json.gz file"]
+    number = len(traces.files)
+    files = f"{number} file{'' if number == 1 else 's'}"
+    return [f"no trace among {files} in {traces.root}: a trace is a .json or .json.gz file"]
 
 
 def _unknown_ranks(entries: Sequence[Entry]) -> list[str]:
@@ -268,6 +271,15 @@ def _several_devices(entries: Sequence[Entry]) -> list[str]:
         for entry in entries
         if entry.document.devices > 1
     ]
+
+
+def _ignored_gpu_events(entries: Sequence[Entry]) -> list[str]:
+    having = [entry for entry in entries if entry.document.devices]
+    return (
+        [f"GPU events do not count where accelerator is none; there are some of {_of(having)}"]
+        if having
+        else []
+    )
 
 
 def _different_windows(measured: Sequence[RankMetrics]) -> list[str]:

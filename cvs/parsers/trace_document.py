@@ -40,12 +40,15 @@ def read_document(
     except TraceError as error:
         return TraceDocument(quality=Quality(status="unreadable", cause=str(error)))
     info = _claims(header)
+    document = reading.document()
+    base_ns = whole_number(bytes(header.base_time_nanoseconds), most=MAX_NS) or 0
     return replace(
-        reading.document(),
+        document,
+        quality=_on_wall_clock(document.quality, base_ns),
         rank=whole_number(bytes(info.rank), most=_MAX_WORLD),
         world_size=whole_number(bytes(info.world_size), most=_MAX_WORLD) or None,
         backend=_text(info.backend),
-        base_ns=whole_number(bytes(header.base_time_nanoseconds), most=MAX_NS) or 0,
+        base_ns=base_ns,
     )
 
 
@@ -53,6 +56,13 @@ def _reading(basis: Basis, linked: bool, bucket_of: BucketOf) -> Callable[[], Re
     if basis == "cpu":
         return HostReading
     return partial(LinkedGpuReading if linked else GpuReading, bucket_of)
+
+
+def _on_wall_clock(quality: Quality, base_ns: int) -> Quality:
+    if quality.window_ns is None:
+        return quality
+    first, last = quality.window_ns
+    return quality.model_copy(update={"window_ns": (base_ns + first, base_ns + last)})
 
 
 # --- header -----------------------------------------------------------------------------------------------

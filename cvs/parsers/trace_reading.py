@@ -46,7 +46,7 @@ class TraceDocument:
     memory_peak_bytes: Mapping[str, int] = field(default_factory=dict)
     """Most memory that was allocated, by device."""
     devices: int = 0
-    """Number of GPUs that the events in `buckets` ran on."""
+    """Number of GPUs with events, on either basis."""
     comm: Sequence[Interval] = ()
     """Spans of gloo's collectives, on the `cpu` basis."""
     compute: Sequence[Interval] = ()

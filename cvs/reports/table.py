@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -83,7 +83,9 @@ def traces_text(
 def _text(parts: Iterable[RenderableType], width: int, color: bool) -> str:
     buffer = StringIO()
     console = Console(file=buffer, width=width, force_terminal=color, color_system="auto" if color else None)
-    console.print(Group(*parts))
+    for part in parts:
+        # Lines stay whole, so that who searches a log finds them.
+        console.print(part, soft_wrap=isinstance(part, str))
     return buffer.getvalue()
 
 
@@ -185,12 +187,12 @@ def _collectives(found: CollectiveReport | None) -> Iterator[RenderableType]:
         return
     if found.collectives:
         yield _collective_table(found.collectives[:_MOST_COLLECTIVES])
-    timed = [rank for rank in found.stragglers if rank.arrived_last is not None and rank.collectives]
-    if len(timed) > 1:
-        last = max(timed, key=lambda rank: rank.arrived_last or 0)
-        share = f"{_percent(last.arrived_last_ratio)} of {last.collectives} collectives"
-        waited = f"waiting {_ms(last.total_wait_ns)} ms in all"
-        yield f"last to arrive most often: rank {last.rank}, at {share}, {waited}"
+    late = [rank for rank in found.stragglers if rank.arrived_last and rank.others_waited_ns]
+    if late:
+        last = max(late, key=lambda rank: rank.others_waited_ns or 0)
+        times = f"last at {last.arrived_last} of its {last.took_part} collectives"
+        waited = _ms(last.others_waited_ns)
+        yield f"kept the others waiting longest: rank {last.rank}, {times}; they waited {waited} ms in all"
     for text in found.findings:
         yield f"[yellow]collectives:[/] {_plain(text)}"
 
@@ -206,8 +208,8 @@ def _collective_table(rows: Sequence[CollectiveSummary]) -> Table:
             str(row.count),
             _ms(row.latency_ns.mean),
             _ms(row.start_skew_ns.mean if row.start_skew_ns else None),
-            _number(row.algo_gb_per_s),
-            _number(row.bus_gb_per_s),
+            UNKNOWN if row.algo_gb_per_s is None else brief(row.algo_gb_per_s),
+            UNKNOWN if row.bus_gb_per_s is None else brief(row.bus_gb_per_s),
         )
     return table
 

@@ -238,6 +238,8 @@ class BaseRunner(ABC):
                 outcome.node.note(outcome.error)
             else:
                 held.append(outcome.node)
+                if outcome.value:
+                    self.console(f"cvs | {outcome.value}")
         return held
 
     def _make_nodes(self, folder: RunFolder) -> None:

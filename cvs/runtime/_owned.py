@@ -74,6 +74,10 @@ class Container:
         """The run that it is of, where the label can be read."""
         return holder_of(self.labels.get(HOLDER, ""))
 
+    def is_of_user(self, user: str) -> bool:
+        """Whether a run of this user made it, from whatever machine."""
+        return self.holder is not None and self.holder.user == user
+
     @property
     def whose(self) -> str:
         """The run that it is of, else its name."""

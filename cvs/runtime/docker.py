@@ -94,12 +94,14 @@ class DockerRuntime(Runtime):
         self._engine.demand_fit()
         self._others = [other for other in found if not other.is_of_cvs]
         owned = [(other, other.left_over(now)) for other in found if other.is_of_cvs]
-        if busy := next((other for other, why in owned if why is None), None):
+        left = [(other, why) for other, why in owned if why and other.is_of_user(holder.user)]
+        others = [(other, why) for other, why in owned if (other, why) not in left]
+        if busy := next((other for other, why in others if why is None or other.is_at_work), None):
             raise NodeInUse(f"{self.plan.node}: in use by {busy.whose}")
         self._refuse_namesakes()
-        for left, _ in owned:
-            self._containers.remove(left.id)
-        told = "; ".join(f"the container, which {why}, of {left.whose}" for left, why in owned)
+        for other, _ in left:
+            self._containers.remove(other.id)
+        told = "; ".join(f"the container, which {why}, of {other.whose}" for other, why in left)
         return f"{self.plan.node}: removed {told}" if told else None
 
     def _take_engine(self) -> None:
@@ -311,7 +313,7 @@ class DockerRuntime(Runtime):
         now = self._containers.now()
         for other in self._containers.of_cvs():
             is_ours = other.holder is not None and other.holder.run_id == self.plan.run_id
-            if not is_ours and not other.left_over(now):
+            if not is_ours and (other.is_at_work or not other.left_over(now)):
                 raise NodeInUse(f"{self.plan.node}: in use by {other.whose}")
 
     def _check_image(self) -> None:

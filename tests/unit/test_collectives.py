@@ -754,8 +754,9 @@ def test_every_kernel_is_in_one_collective_and_the_summaries_lose_none(ranks: li
     for by_group in (False, True):
         assert sum(row.count for row in sync_summary(rows, by_group=by_group)) == len(rows)
     report = collective_report(matching)
-    assert sum(row.count for row in report.collectives) == len(rows)
-    assert sum(row.total_latency_ns for row in report.collectives) == sum(row.latency_ns for row in rows)
+    whole = [row for row in rows if matching.is_whole(row.collective)]
+    assert sum(row.count for row in report.collectives) == len(whole)
+    assert sum(row.total_latency_ns for row in report.collectives) == sum(row.latency_ns for row in whole)
     assert report.findings == findings(matching)
 
 
@@ -827,7 +828,7 @@ def test_report_weighs_rates_by_time() -> None:
 
 def test_report_names_a_kind_by_its_kernel_where_nothing_else_does() -> None:
     meta = NO_META._replace(kernel="allgather")
-    report = collective_report(match([rank(0, kernel(0, 0, meta))]))
+    report = collective_report(match([rank(number, kernel(0, 0, meta)) for number in (0, 1)]))
     assert report.is_simplified
     [row] = report.collectives
     assert (row.collective, row.group, row.algo_gb_per_s, row.bus_gb_per_s) == (
@@ -836,6 +837,27 @@ def test_report_names_a_kind_by_its_kernel_where_nothing_else_does() -> None:
         None,
         None,
     )
+
+
+def test_collectives_that_lack_a_rank_are_not_in_the_report() -> None:
+    meta = NO_META._replace(collective="allreduce", group="0", group_size=3)
+    three = [kernel(start, 10, meta) for start in (0, 100, 200)]
+    matching = match([rank(0, *three), rank(1, *three), rank(2, *three[:1])])
+    report = collective_report(matching)
+    assert [row.count for row in report.collectives] == [1]
+    assert [row.took_part for row in report.stragglers] == [1, 1, 1]
+    assert any("rank 2" in finding for finding in report.findings)
+
+
+def test_for_whom_the_others_waited() -> None:
+    meta = NO_META._replace(collective="allreduce", group="0", group_size=2)
+    late = [
+        rank(0, kernel(0, 50, meta), kernel(100, 10, meta)),
+        rank(1, kernel(40, 10, meta), kernel(95, 15, meta)),
+    ]
+    found = {row.rank: row for row in collective_report(match(late)).stragglers}
+    assert (found[1].arrived_last, found[1].others_waited_ns, found[1].took_part) == (1, 40_000, 2)
+    assert (found[0].arrived_last, found[0].others_waited_ns) == (1, 5_000)
 
 
 def test_a_latency_of_nothing_has_no_rate() -> None:

@@ -16,7 +16,17 @@ from cvs import metrics
 from cvs.errors import TraceError
 from cvs.kernels import Bucket
 from cvs.metrics import Interval
-from cvs.models import Coverage, CpuSums, ParseResult, QualityStatus, RankMetrics, Ratios, Step, Timeline
+from cvs.models import (
+    Coverage,
+    CpuSums,
+    ExactNs,
+    ParseResult,
+    QualityStatus,
+    RankMetrics,
+    Ratios,
+    Step,
+    Timeline,
+)
 
 BUCKETS: tuple[Bucket, ...] = ("computation", "communication", "memcpy")
 K, N, Y = BUCKETS
@@ -298,6 +308,16 @@ def test_aggregates_of_two_ranks() -> None:
     assert found.avg_compute_ratio == 0.125
     assert found.avg_comm_ratio == 0.5
     assert found.avg_overlap_ratio == 0.5  # the rank without communication is left out
+
+
+@pytest.mark.parametrize(("total", "warned"), [(240, False), (260, True)])
+def test_a_host_that_runs_ahead_of_its_gpu_is_told(total: int, warned: bool) -> None:
+    rows = metrics.timeline({"computation": [(0, total)]})
+    assert rows
+    ahead = measured(3, 100).model_copy(update={"exact_ns": ExactNs(all=rows), "iteration_ns": 100.0})
+    found = metrics.host_ahead([ahead, measured(4, 100)])
+    assert len(found) == warned
+    assert all(text.startswith("rank 3: the host ran ahead of the GPU: ") for text in found)
 
 
 def test_a_node_has_the_values_of_its_ranks() -> None:

@@ -305,7 +305,7 @@ def test_traces_without_a_run_are_judged_like_those_of_a_good_one() -> None:
 
 def test_a_rank_that_nobody_knows() -> None:
     [message] = evidence(result_of(parse_of(rank_of(0), rank_of(None, "unreadable"))))
-    assert message == "a rank that nobody knows: trace is unreadable"
+    assert message == "an unknown rank (f): trace is unreadable"
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_two_worlds_where_one_was_started(tmp_path: Path) -> None:
     assert statuses(result) == ["complete"] * 4
     assert result.missing_ranks == (2, 3)
     assert result.problems == (
-        "separate worlds: ranks 0-1 (node 0, 1) claim a world of 2, but 4 ranks were started together",
+        "separate worlds: ranks 0-1 (node 0, 1) claim a world of 2, but the job has 4 ranks",
     )
 
 
@@ -407,7 +407,7 @@ def test_a_folder_without_traces(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     result = parse(tmp_path, world_size=2)
     assert (result.status, result.missing_ranks) == (ParseStatus.NO_DATA, (0, 1))
-    assert result.problems == (f"no trace among 1 files in {tmp_path}: a trace is a .json or .json.gz file",)
+    assert result.problems == (f"no trace among 1 file in {tmp_path}: a trace is a .json or .json.gz file",)
     assert [left.file for left in result.left_out] == ["notes.txt"]
 
 

@@ -195,7 +195,7 @@ def test_a_workbook_of_linked_events_is_recognised(tmp_path: Path) -> None:
     rows = json.loads((TRACES / f"{name}.golden.json").read_text())["gpu_timeline"]["linked"]
     report(tmp_path / f"{name}_perf_report.xlsx", rows)
     traces = trace_set_of(tmp_path, "rocm")
-    [warning] = TraceLensParser(ParseOptions(linked=True)).parse(traces).warnings
+    *_, warning = TraceLensParser(ParseOptions(linked=True)).parse(traces).warnings
     assert warning.endswith("; it has only events that are linked to a runtime call, TraceLens's default")
 
 
@@ -395,8 +395,8 @@ def test_a_single_workbook_is_judged_alone(tmp_path: Path) -> None:
     [rank] = result.ranks
     assert (rank.rank, rank.mode, rank.quality.status) == (None, "unknown", "incomplete")
     assert messages(result) == [
-        "a rank that nobody knows: workbook is incomplete: no trace, and nothing tells whether"
-        " trace_perf_report.xlsx is of every GPU event or only of linked ones"
+        "an unknown rank (trace_perf_report.xlsx): workbook is incomplete: no trace, and nothing tells"
+        " whether trace_perf_report.xlsx is of every GPU event or only of linked ones"
     ]
 
 

@@ -15,7 +15,7 @@ from cvs.errors import EnvironmentFault, NodeInUse, RunError
 from cvs.launch import NodePlan, Site, plan_aorta
 from cvs.models import Holder
 from cvs.runtime._engine import Engine
-from cvs.runtime._owned import Containers
+from cvs.runtime._owned import EXPIRES, Containers
 from cvs.runtime.docker import DockerRuntime
 from cvs.transport.local import LocalTransport
 from engine import Shelf, engine
@@ -119,6 +119,24 @@ def test_what_is_left_over_goes_and_is_told(node: Node) -> None:
         f" the container, which was never started, of {holder('two')}"
     )
     assert list(node.shelf.entries) == ["c-3"]
+
+
+def test_what_another_user_left_over_stays(node: Node) -> None:
+    bobs = holder("bobs").model_copy(update={"user": "bob"})
+    node.put("a-1", "exited", bobs)
+    node.put("b-2", "created", bobs, age=OLD)
+    assert node.runtime().hold(holder("new")) is None
+    assert list(node.shelf.entries) == ["a-1", "b-2"]
+
+
+def test_what_another_user_left_at_work_keeps_the_node_in_use(node: Node) -> None:
+    bobs = holder("bobs").model_copy(update={"user": "bob"})
+    node.put("a-1", "running", bobs, age=OLD)
+    node.shelf.entries["a-1"]["Labels"][EXPIRES] = "2020-01-01T00:00:00+00:00"
+    with pytest.raises(NodeInUse) as refused:
+        node.runtime().hold(holder("new"))
+    assert str(refused.value) == f"gpu01: in use by {bobs}"
+    assert list(node.shelf.entries) == ["a-1"]
 
 
 @pytest.mark.parametrize("state", ["running", "exited", "created"])
