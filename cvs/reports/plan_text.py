@@ -37,6 +37,8 @@ def _job(plan: LaunchPlan) -> Iterator[str]:
     yield f"  rendezvous   {_meeting(plan)}"
     yield f"  limits       {_limits(plan.limits)}"
     yield f"  side by side {_count(plan.max_parallel, 'node')}"
+    if plan.min_nodes:
+        yield f"  unfit nodes  are left out, while at least {_count(plan.min_nodes, 'node')} can be had"
     yield f"  collected    {_COLLECTED if plan.collect_traces else _NOTHING}"
     yield f"  kept         in the run's folder {_HERE}{_LINK if plan.collect_traces else ''}"
     if plan.tracelens:

@@ -152,6 +152,10 @@ def test_what_only_a_run_knows_is_said() -> None:
             "aorta_path /srv/aorta [on the node], cloned from https://example.com/aorta.git if it is not"
             " there",
         ),
+        (
+            {"multi_node": {"on_node_failure": "exclude", "min_nodes": 1}},
+            "unfit nodes are left out, while at least 1 node can be had",
+        ),
         ({"aorta_revision": "v1"}, "aorta_path /srv/aorta [on the node], at v1"),
         ({"runtime": "docker", "accelerator": "cuda"}, "devices none, all GPUs; groups none"),
         (
