@@ -24,7 +24,7 @@ socket=${DOCKER_HOST#unix://}
 [ -S "$socket" ] || socket=/run/docker.sock
 place=$(cd -P "${socket%/*}" && pwd) && exec 9< "$place" || exit
 for _ in 1 2 3 4 5; do
-    flock -n 9 && exec timeout "$1" sh -c 'echo "held "; read -r bye' "$place $me"
+    flock -n 9 && exec env CVS_RUN_ID="$2" timeout "$1" sh -c 'echo "held "; read -r bye' "$place $me"
     [ $? -eq 1 ] || exit
     other=$(grep -hsz "^$place {" /proc/[0-9]*/cmdline | tr '\\0' '\\n' | head -n 1)
     [ -z "$other" ] || break
@@ -33,6 +33,8 @@ done
 echo "busy ${other#"$place "}"
 """
 """Holds the Docker engine until it is said good-bye, or is heard no more, or `$1` seconds are over.
+
+It bears the mark of the run `$2`, by which `cvs cleanup` finds it where the connection broke off unheard.
 
 What all who use an engine can lock, and see, is the folder of its socket and each other's command lines, in
 which the holder stands: no file of one user is left that another could not write.

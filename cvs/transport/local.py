@@ -145,7 +145,7 @@ class LocalTransport(Transport):
 
     def hold_engine(self, holder: Holder, *, seconds: int) -> None:
         """See `Transport.hold_engine`."""
-        argv = ["sh", "-c", HOLD_ENGINE, "sh", str(seconds)]
+        argv = ["sh", "-c", HOLD_ENGINE, "sh", str(seconds), holder.run_id]
         process = self._popen(argv, None, None, stderr=subprocess.PIPE)
         assert process.stdin is not None
         assert process.stdout is not None

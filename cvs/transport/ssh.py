@@ -250,7 +250,7 @@ class SshTransport(Transport):
 
     def hold_engine(self, holder: Holder, *, seconds: int) -> None:
         """See `Transport.hold_engine`."""
-        self._taken(holder, None, HOLD_ENGINE, str(seconds))
+        self._taken(holder, None, HOLD_ENGINE, str(seconds), holder.run_id)
 
     def _taken(self, holder: Holder, folder: str | None, script: str, *words: str) -> Holder | None:
         """Have a script on the node hold something; who held it last, if that is known."""

@@ -32,6 +32,7 @@ from lab.faults import WORK, heal
 from lab.jobs import benchmark_file, lay_out, own
 from lab.node import Node
 from lab.root_folder import BY_PASSWORD, NO_DOCKER
+from processes import eventually
 
 HASTY = SshLimits(connect=3, banner=3, auth=5, keepalive=1, silence=3, patience=6)
 TRACE = json.dumps(
@@ -327,6 +328,14 @@ def wrong(lab: Lab, image: str, home: Path, fault: str, moment: str) -> list[str
 
 
 def still_left(lab: Lab) -> list[str]:
-    """What cvs has left, but for the server's half of a connection whose end it was never told."""
+    """What cvs has left for good, but for the server's half of a connection whose end it was never told.
+
+    A command whose connection is gone ends by itself, as late as its own limit.
+    """
     of_ssh = ("sshd: ", "docker system dial-stdio")
-    return [line for line in lab.leftovers() if not any(words in line for words in of_ssh)]
+
+    def left() -> list[str]:
+        return [line for line in lab.leftovers() if not any(words in line for words in of_ssh)]
+
+    eventually(lambda: not left())
+    return left()
