@@ -211,7 +211,9 @@ def _count(value: Any) -> int | None:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if number >= 0 and (isinstance(value, str) or number == value) else None
+    if not 0 <= number < 2**63:
+        return None
+    return number if isinstance(value, str) or number == value else None
 
 
 def _listed(value: Any) -> Listed:

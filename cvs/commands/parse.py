@@ -124,6 +124,8 @@ def _refuse_absent(paths: list[str]) -> None:
 
 
 def _why_absent(path: str) -> str | None:
+    if not path:
+        return "an empty path"
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -158,7 +160,15 @@ def _told(arguments: argparse.Namespace, result: TraceResult, limits: ExpectedRe
 def _say(text: str) -> None:
     """Print it whole, now, whatever the user's encoding has no letters for."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+    try:
+        print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from cvs.errors import EnvironmentFault
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tells of it once more
+        raise EnvironmentFault(f"the result cannot be written: {error.strerror}") from None
 
 
 def _complain(lines: Iterable[str]) -> None:

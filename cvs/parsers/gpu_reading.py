@@ -16,7 +16,7 @@ from cvs.kernels import GPU_CATEGORIES, Bucket, bucket_of
 from cvs.metrics import Interval
 from cvs.models import KernelTime, Quality
 from cvs.parsers.gpu_links import LinkedEvent, Links
-from cvs.parsers.trace_numbers import nanoseconds, nanoseconds_of
+from cvs.parsers.trace_numbers import MAX_NS, nanoseconds, nanoseconds_of
 from cvs.parsers.trace_reading import Reading, TraceDocument, step_number
 from cvs.parsers.trace_text import ANNOTATION, Event, text_of
 
@@ -118,7 +118,7 @@ class GpuReading(Reading):
     def _take_gpu_events(self, events: Sequence[Event]) -> None:
         starts = nanoseconds_of([event.ts for event in events])
         durations = nanoseconds_of([event.dur for event in events])
-        if starts is None or durations is None or min(durations) < 0:
+        if starts is None or durations is None or min(durations) < 0 or max(durations) > MAX_NS - max(starts):
             self._take_odd_gpu_events(events)
             return
         kinds = self._kinds
@@ -154,12 +154,13 @@ class GpuReading(Reading):
     def _keep_collective(self, name: str, start: int, duration: int, event: Event) -> None:
         try:
             args = _ANY_ARGS.decode(event.args)
-        except msgspec.DecodeError:
+            meta = comm_meta(name, args)
+        except (msgspec.DecodeError, RecursionError):
             return
-        meta = comm_meta(name, args)
         if meta:
-            meta = self._metas.setdefault(meta, meta)
-            self._comm_kernels.append(CommKernel(start, duration, args.get("stream"), meta))
+            meta, stream = self._metas.setdefault(meta, meta), args.get("stream")
+            stream = stream if isinstance(stream, (int, str)) else None
+            self._comm_kernels.append(CommKernel(start, duration, stream, meta))
 
     def _take_runtime_calls(self, calls: Sequence[Event]) -> None:
         self._processes.update({bytes(call.pid) for call in calls} - {b"", b"null"})

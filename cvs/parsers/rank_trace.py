@@ -39,8 +39,9 @@ def read_trace(open_it: Callable[[], AbstractContextManager[Stream]], question: 
             )
             document = named(document, stream)
     except OSError as error:
-        cause = f"{error.strerror or error}: {error.filename}"
-        return TraceDocument(quality=Quality(status="unreadable", cause=cause))
+        return _unreadable(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except MemoryError:
+        return _unreadable("more than the memory here can hold")
     return replace(
         document,
         measured=_measured(document, question),
@@ -51,6 +52,10 @@ def read_trace(open_it: Callable[[], AbstractContextManager[Stream]], question: 
         comm=(),
         compute=(),
     )
+
+
+def _unreadable(cause: str) -> TraceDocument:
+    return TraceDocument(quality=Quality(status="unreadable", cause=cause))
 
 
 def _measured(document: TraceDocument, question: Question) -> RankMetrics:

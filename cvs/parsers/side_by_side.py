@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import IO, BinaryIO, NamedTuple
@@ -34,6 +35,7 @@ _PACKED = 8
 """How much more a packed file may weigh."""
 _MEMORY_OF_ONE = 256 << 20
 _SECONDS_BETWEEN_LINES = 2.0
+_PR_SET_PDEATHSIG = 1
 
 
 class Place(NamedTuple):
@@ -148,6 +150,7 @@ class _Reader:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    start_new_session=True,  # a Ctrl-C is for the one that asks
                 )
                 assert self._process.stdin
                 pickle.dump(self._question, self._process.stdin)
@@ -239,7 +242,11 @@ class _Counted:
 
 
 if __name__ == "__main__":
+    import ctypes
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that asks ends this
+    # Whatever ends the one that asks ends this, too: on Linux at once, else when it answers.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _serve(sys.stdin.buffer, sys.stdout.buffer)

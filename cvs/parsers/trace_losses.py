@@ -14,12 +14,23 @@ _COUNTS = re.compile(_NAMES)
 """A lost event is harmless unless its text names one of these."""
 _MAY_COUNT = re.compile(
     rb"%b"
-    rb'|"cat"\s*:(?!\s*(?:"[\w ]*"|null))'  # damaged where it says what it is
-    rb"|\x00{8}" % _NAMES  # overwritten, who knows what
+    rb'|"cat"\s*:(?!\s*(?:"[\w ]*"|null))' % _NAMES  # damaged where it says what it is
 )
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_OVERWRITTEN = 8
+"""So many bytes that are no text stand where there was text once, who knows which."""
+
 
 _TOLD = 20
 """So many places of lost text are kept with their position; the count goes on."""
+
+
+def _may_count(text: bytes) -> bool:
+    """Whether text that was lost may have been an event that counts."""
+    if _MAY_COUNT.search(text):
+        return True
+    no_text = text.decode(errors="replace").count("\ufffd") + len(_CONTROL.findall(text))
+    return no_text >= _OVERWRITTEN
 
 
 def counts(text: bytes) -> bool:
@@ -57,7 +68,7 @@ class Losses:
 
     def lose(self, start: int, text: bytes, cause: str, *, vital: bool = False) -> None:
         """Note a piece of text, `start` bytes into the file, that is no event because of `cause`."""
-        self.drop(cause, vital=vital or _MAY_COUNT.search(text) is not None)
+        self.drop(cause, vital=vital or _may_count(text))
         self._lost_bytes += len(text)
         if len(self._lost) < _TOLD:
             self._lost.append(LostText(start=start, end=start + len(text), cause=cause))

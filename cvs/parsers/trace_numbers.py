@@ -11,7 +11,7 @@ import msgspec
 MAX_NS = 2**63 - 1
 _PLAIN = re.compile(rb"(-?[0-9]{1,16})\.([0-9]{1,3})")
 _THREE_DECIMALS = re.compile(rb"\.[0-9]{3}(?=,|\Z)")
-_UNUSUAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_UNUSUAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EXACT = Context(prec=40, rounding=ROUND_HALF_EVEN)
 _ONE_NS = Decimal("0.001")
 

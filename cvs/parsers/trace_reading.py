@@ -13,7 +13,7 @@ from cvs.kernels import Bucket
 from cvs.metrics import Interval, length
 from cvs.models import KernelTime, Quality, RankMetrics
 from cvs.parsers.trace_losses import Losses
-from cvs.parsers.trace_numbers import nanoseconds
+from cvs.parsers.trace_numbers import MAX_NS, nanoseconds
 from cvs.parsers.trace_text import Event
 
 _YEAR_2000 = 946_684_800 * 10**9
@@ -102,12 +102,12 @@ class Reading(ABC):
     def _span(self, event: Event, what: str, *, vital: bool = False) -> Interval | None:
         """Interval of an event; None, noted as a loss, where it has none."""
         start, duration = nanoseconds(bytes(event.ts)), nanoseconds(bytes(event.dur))
-        if start is not None and duration is not None and duration >= 0:
+        if start is not None and duration is not None and 0 <= duration <= MAX_NS - start:
             return start, start + duration
         if start is None:
             flaw = "without usable ts"
         else:
-            flaw = "without usable dur" if duration is None else "with negative dur"
+            flaw = "with negative dur" if duration is not None and duration < 0 else "without usable dur"
         self.losses.drop(f"{what} {flaw}", vital=vital)
         return None
 

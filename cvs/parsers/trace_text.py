@@ -59,7 +59,8 @@ def text_of(value: bytes) -> str | None:
 MARK = "\x7f"
 """Stands for each byte that is no UTF-8; no trace has it otherwise."""
 
-_MARKED_KEY = re.compile(rb'\x7f[^"]*"\s*:')
+_MARKED_KEY = re.compile(rb'\x7f[^"\x7f]*"\s*:|\x7f{8}')
+"""A key that may be another one, or so much that whole events may be gone."""
 codecs.register_error("cvs-mark", lambda error: (MARK * (error.end - error.start), error.end))  # type: ignore[attr-defined]
 
 
@@ -81,7 +82,7 @@ _STRING_OR_BARE = re.compile(
 )
 """A string (perhaps cut off), so that what it holds is passed over, or a number that JSON does not know."""
 
-_TOO_BIG = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+_TOO_BIG = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{200}")
 """Perhaps a number that a double cannot hold, which strict readers refuse."""
 
 

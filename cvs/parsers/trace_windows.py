@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from string import ascii_letters, digits
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -86,7 +86,7 @@ def read_whole(stream: Stream, reading: Reading) -> Header:
 
     Raises: TraceError: not a trace.
     """
-    text = b"".join(blocks_of(stream, reading.losses))
+    text = _all(blocks_of(stream, reading.losses))
     if not text or text.isspace():
         raise TraceError(reading.losses.cut or "empty file")
     if re.match(rb"\s*\[", text):
@@ -98,6 +98,18 @@ def read_whole(stream: Stream, reading: Reading) -> Header:
         raise TraceError("not a profiler trace: traceEvents is no list")
     reading.take(Decoder(reading.event, reading.losses).events(bytes(header.trace_events)))
     return header
+
+
+def _all(blocks: Iterator[bytes]) -> bytes:
+    parts, size = [], 0
+    for block in blocks:
+        parts.append(block)
+        size += len(block)
+        if size > _LONGEST_WHOLE:
+            raise TraceError(
+                f"no trace that can be read piece by piece, and more than {_LONGEST_WHOLE >> 20} MiB"
+            )
+    return b"".join(parts)
 
 
 def _whole_header(text: bytes, losses: Losses) -> Header:
@@ -118,9 +130,15 @@ def _whole_header(text: bytes, losses: Losses) -> Header:
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LONGEST_KEY = 64
 """With the blanks in it."""
+_BEFORE_FOOTER = b'{"":[]'
+_NOTHING = b"\0 \t\r\n"
 _BLOCK = 1 << 16
 _LONGEST_HEADER = 1 << 24
 _LONGEST_WINDOW = 1 << 26
+_LONGEST_WHOLE = 1 << 29
+"""What is read at once takes twice its size."""
+_LONGEST_EVENT = 1 << 20
+"""Of an event behind damage."""
 _TRIES = 8
 _SEARCHED_FOR_NUMBERS = 1 << 18
 """A number too big for a double, in a field that nobody reads, hides nothing; in a long text the search for
@@ -146,6 +164,8 @@ class _Windows:
         self._at = 0
         """How far into the file that is."""
         self._footer: Header | None = None
+        self._ends = 0
+        """How often the list seemed to end."""
 
     def read(self) -> Header:
         header = self._open_list()
@@ -274,62 +294,76 @@ class _Windows:
         """End the list before a comma that nothing follows; whether that is all that was wrong."""
         body = self._text[: end - 1].rstrip().removesuffix(b",")
         try:
-            self._end(b"[%b]" % body, end)
+            self._decoder.events(b"[%b]" % body, self._at - 1)
         except msgspec.DecodeError:
             return False
         self._losses.repair("trailing comma")
+        self._end(b"[%b]" % body, end)
         return True
 
     def _end(self, listed: bytes, end: int) -> None:
         """Take the last events; what follows is the footer, unless the bracket was one too many."""
+        self._ends += 1
+        footer = self._read_footer(end)
+        is_none = isinstance(footer, Fault) and footer.at is not None and not footer.ended
+        if is_none and (self._ends > _TRIES or self._next_event(end)[0]):
+            self._skip(end - 1, "a bracket too many")
+            return
         self._take(listed)
         self._drop(end)
-        while True:
-            try:
-                footer = _decoded_header(b'{"":[]' + self._text, self._losses)
-                fault = None
-            except msgspec.ValidationError:
-                raise _NotInWindows() from None
-            except RecursionError:
-                raise _NotInWindows() from None
-            except msgspec.DecodeError as error:
-                fault = Fault(error)
-            if fault and fault.at is not None and not fault.ended:
-                break
-            if not self._append(max(_BLOCK, len(self._text))):
-                break
-        if fault is None:
-            if bytes(footer.trace_events):
-                raise _NotInWindows(second_list=True)
+        if isinstance(footer, Header):
             self._footer = footer
-        elif fault.at is None:
+        elif footer.at is None:
             self._cut()
-        elif fault.ended:
-            self._end_of_document(fault.at - 1 - len(b'{"":[]'))
+        elif footer.ended:
+            self._end_of_document(footer.at - 1 - len(_BEFORE_FOOTER))
         else:
-            self._go_on_behind(0, f"after the events: {fault.cause}")
+            self._footer = Header()
+            self._lose(len(self._text), f"after the events: {footer.cause}")
+
+    def _read_footer(self, end: int) -> Header | Fault:
+        """What follows the list that ends before `end`; all of it, unless it is none."""
+        while True:
+            found = self._footer_from(end)
+            over = isinstance(found, Fault) and found.at is not None
+            if over or not self._append(max(_BLOCK, len(self._text) - end)):
+                return found
+            if len(self._text) - end > _LONGEST_WINDOW:
+                raise _NotInWindows()
+
+    def _footer_from(self, end: int) -> Header | Fault:
+        try:
+            footer = _decoded_header(_BEFORE_FOOTER + self._text[end:], self._losses)
+        except (msgspec.ValidationError, RecursionError):
+            raise _NotInWindows() from None
+        except msgspec.DecodeError as error:
+            return Fault(error)
+        if bytes(footer.trace_events):
+            raise _NotInWindows(second_list=True)
+        return footer
 
     def _end_of_document(self, end: int) -> None:
-        """Something follows the document."""
-        self._footer = _decoded_header(b'{"":[]' + self._text[:end], self._losses)
+        """Something follows the document; zeros are what a file system leaves behind a lost end."""
+        self._footer = _decoded_header(_BEFORE_FOOTER + self._text[:end], self._losses)
         self._drop(end)
-        if self._text.strip(b"\0 \t\r\n"):
-            self._lose(len(self._text), "text after the end")
-        else:
-            self._losses.repair("zero bytes after the end", at=self._at)
+        begun = self._at
+        while not self._text.strip(_NOTHING):
+            self._drop(len(self._text))
+            if not self._append(_BLOCK):
+                self._losses.repair("zero bytes after the end", at=begun)
+                return
+        self._append(_LONGEST_HEADER)
+        self._lose(len(self._text), "text after the end")
 
     def _cut(self) -> None:
         self._losses.cut = self._losses.cut or "cut off"
         self._footer = Header()
 
     def _take_before_cut(self) -> None:
-        """Take what stands before the last brace that closes an event."""
-        for brace in islice(_backwards(b"}", self._text), _TRIES * _TRIES):
-            try:
-                self._take(b"[%b]" % self._text[: brace + 1])
-            except (msgspec.DecodeError, RecursionError):
-                continue
-            break
+        """Take the events that are whole."""
+        end = max((element.end for element in _elements(self._text)), default=0)
+        if end:
+            self._take(b"[%b]" % self._text[:end])
         self._cut()
 
     # --- damage ---
@@ -339,16 +373,13 @@ class _Windows:
 
         The event before the damage is not taken: it may be two that grew together.
         """
-        behind = 1 if at is None else max(at, 1)
-        for end, start in _cuts(self._text if at is None else self._text[: at + 1]):
-            try:
-                self._take(b"[%b]" % self._text[:end])
-            except (msgspec.DecodeError, RecursionError):
-                continue
+        before = [each for each in _elements(self._text, at) if each.next is not None]
+        if before:
+            self._take(b"[%b]" % self._text[: before[-1].end])
+            start = before[-1].next or 0
             self._drop(start)
-            behind = 1 if at is None else max(at - start, 1)
-            break
-        self._go_on_behind(behind, cause)
+            at = None if at is None else at - start
+        self._go_on_behind(1 if at is None else max(at, 1), cause)
 
     def _go_on_behind(self, at: int, cause: str) -> None:
         """Lose the text up to the next event from `at` on that stands by itself, or up to the end."""
@@ -357,9 +388,10 @@ class _Windows:
             if found:
                 self._lose(searched, cause)
                 return
-            if len(self._text) - searched > _LONGEST_HEADER:
-                searched += 1  # an event that never ends is none
-            elif not self._append(max(_BLOCK, len(self._text) - searched)):
+            if searched > _LONGEST_HEADER:
+                self._lose(searched, cause)
+                searched = 0
+            if not self._append(max(_BLOCK, len(self._text) - searched)):
                 break
             at = searched
         self._footer = self._footer_behind(cause)
@@ -368,21 +400,23 @@ class _Windows:
         """Where the next event begins, if there is one; else how far there is none."""
         text = memoryview(self._text)
         for brace in _OBJECT.finditer(self._text, at):
-            alone = _stands_alone(text[brace.start() :])
-            if alone is not False:
-                return bool(alone), brace.start()
-        return False, max(at, len(text) - 64)
+            begin = brace.start()
+            alone = _stands_alone(text[begin : begin + _LONGEST_EVENT])
+            if alone or (alone is None and begin + _LONGEST_EVENT > len(text)):
+                return bool(alone), begin
+        return False, max(at, len(text) - _LONGEST_KEY)
 
     def _footer_behind(self, cause: str) -> Header:
         """What follows the last bracket behind which a footer stands; all before it is lost."""
         for at in islice(_backwards(b"]", self._text), _TRIES * _TRIES):
             try:
-                footer = _decoded_header(b'{"":[' + self._text[at:], self._losses)
+                footer = _decoded_header(_BEFORE_FOOTER[:-1] + self._text[at:], self._losses)
             except (msgspec.DecodeError, RecursionError):
                 continue
             self._lose(at, cause)
             return footer
         self._lose(len(self._text), cause)
+        self._losses.cut = self._losses.cut or "without an end"
         return Header()
 
 
@@ -402,8 +436,8 @@ def _backwards(byte: bytes, text: bytes) -> Iterator[int]:
 
 
 def _cuts(text: bytes) -> Iterator[tuple[int, int]]:
-    """Guesses where one element ends and the next begins, from the end on."""
-    for brace in _backwards(b"{", text):
+    """Guesses where one element ends and the next begins, at the last braces of a text."""
+    for brace in islice(_backwards(b"{", text), _TRIES * _TRIES):
         end = _before_blanks(text, brace)
         if end and text[end - 1] == ord(","):
             before = _before_blanks(text, end - 1)
@@ -415,6 +449,43 @@ def _before_blanks(text: bytes, end: int) -> int:
     while end and text[end - 1] in _BLANKS:
         end -= 1
     return end
+
+
+class _Element(NamedTuple):
+    """A whole element of a list: where it ends, and where the next begins, if that is an object."""
+
+    end: int
+    next: int | None
+
+
+_VALUE = msgspec.json.Decoder(msgspec.Raw)
+_NEXT_OBJECT = re.compile(rb"\s*,\s*(?=\{)")
+_NEXT = re.compile(rb"\s*,\s*")
+
+
+def _elements(text: bytes, before: int | None = None) -> Iterator[_Element]:
+    """The elements that a text begins with, one after the other, up to the first that is not whole.
+
+    Args: before: where to stop; None: nowhere.
+    """
+    view, at = memoryview(text), 0
+    while before is None or at < before:
+        try:
+            _VALUE.decode(view[at:])
+            end = len(text)
+        except msgspec.DecodeError as error:
+            fault = Fault(error)
+            if not fault.ended or fault.at is None:
+                return
+            end = _before_blanks(text, at + fault.at - 1)
+        except RecursionError:
+            return
+        following = _NEXT_OBJECT.match(text, end)
+        yield _Element(end, following.end() if following else None)
+        comma = following or _NEXT.match(text, end)
+        if comma is None:
+            return
+        at = comma.end()
 
 
 class _AnyEvent(msgspec.Struct):

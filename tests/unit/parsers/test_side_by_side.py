@@ -15,6 +15,7 @@ import pytest
 from cvs.parsers import side_by_side
 from cvs.parsers.rank_trace import Question
 from cvs.parsers.side_by_side import Place, read_all
+from processes import eventually, is_running
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 NAMES = [f"multirank/mr4/rank{rank}_trace.json.gz" for rank in range(4)]
@@ -109,6 +110,27 @@ def test_an_interrupt_leaves_no_process(slow_trace: Place) -> None:
         read_all([slow_trace] * 8, GPU, workers=2)
     timer.join()
     assert _children() == []
+
+
+def test_a_reader_does_not_outlive_who_asked(slow_trace: Place) -> None:
+    code = (
+        "from cvs.parsers.side_by_side import *\n"
+        f"place = Place({slow_trace.root!r}, {slow_trace.path!r}, 1)\n"
+        "read_all([place] * 8, Question('gpu'), workers=2)\n"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    task = Path(f"/proc/{asking.pid}/task")
+
+    def readers() -> list[int]:
+        listed = " ".join(_read(each / "children") for each in task.iterdir())
+        return [int(pid) for pid in listed.split()]
+
+    assert eventually(lambda: len(readers()) == 2)
+    time.sleep(0.3)
+    found = readers()
+    asking.terminate()
+    assert asking.communicate()[1] == ""
+    assert eventually(lambda: not any(map(is_running, found)))
 
 
 def test_a_script_without_a_main_guard_is_run_once(tmp_path: Path) -> None:

@@ -236,6 +236,21 @@ def test_a_gpu_event_or_step_without_times_makes_the_rank_incomplete(fault: Any,
     assert not document.steps
 
 
+def test_an_end_beyond_64_bits_is_not_usable() -> None:
+    late = event("kernel", "gemm", 9 * 10**15, 9 * 10**15)
+    assert read(KERNEL, late).quality.dropped == {"GPU event without usable dur": 1}
+    assert read(KERNEL, step(1, 9 * 10**15, 9 * 10**15)).quality.status == "incomplete"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"stream": [1]}, {"stream": {}}, {"Process Group Ranks": json.loads("[" * 500 + "]" * 500)}]
+)
+def test_what_a_collective_says_of_itself_may_be_odd(odd: dict[str, Any]) -> None:
+    document = read(event("kernel", "ncclKernel", args={"correlation": 1, **odd}), KERNEL)
+    assert document.quality.status == "complete"
+    assert sum(map(len, document.buckets.values())) == 2
+
+
 def test_absent_times_are_not_usable() -> None:
     assert read({"cat": "kernel", "dur": 1}, KERNEL).quality.dropped == {"GPU event without usable ts": 1}
     assert read({"cat": "kernel", "ts": 1}, KERNEL).quality.dropped == {"GPU event without usable dur": 1}

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import json
+import time
 import zlib
 from collections.abc import Collection, Sequence
 from random import Random
@@ -326,6 +327,63 @@ def test_what_stands_behind_the_end_is_said(behind: bytes, dropped: dict[str, in
     events, quality = read(trace(KERNEL) + behind)
     assert names(events) == ["k"]
     assert (quality.status, quality.dropped) == ("repaired", dropped)
+
+
+JSON_KERNEL = json.dumps(KERNEL).encode()
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\nINFO: job killed by signal 9\n", b'"', b"}", b"\xff" * 100, b"\x00" * 9]
+)
+def test_a_text_whose_end_is_not_to_be_found_is_truncated(tail: bytes) -> None:
+    text = b'{"traceEvents": [' + JSON_KERNEL + b", " + json.dumps(OPERATOR).encode() + tail
+    events, quality = read(text)
+    assert names(events)[:1] == ["k"]
+    assert quality.status == "truncated"
+
+
+def test_a_block_of_other_bytes_may_have_been_anything() -> None:
+    text = trace(*[OPERATOR] * 40)
+    noise = Random(1).randbytes(300)
+    assert read(text[:900] + noise + text[1200:])[1].status == "incomplete"
+    inside = trace(*[OPERATOR] * 3, {**OPERATOR, "name": "@" * 30}).replace(b"@" * 30, b"\xff" * 30)
+    assert read(inside)[1].status == "incomplete"
+
+
+def test_many_inner_objects_of_the_event_that_was_cut_cost_nothing_else() -> None:
+    text = (
+        b'{"traceEvents": [%b, {"ph": "X", "args": {"x": [' % b", ".join([JSON_KERNEL] * 50)
+        + b'{"a":1},' * 500
+    )
+    assert len(read(text)[0]) == 50
+
+
+def test_an_event_that_grew_together_before_a_false_end_does_not_count() -> None:
+    text = trace(KERNEL, {**KERNEL, "name": "grown"}, OPERATOR, OPERATOR).replace(
+        b'"grown", "ts": 1, "dur": 2', b'"grown", "ts": 1, "dur": 21}], .125'
+    )
+    events, quality = read(text)
+    assert "grown" not in names(events)
+    assert quality.status == "incomplete"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b",,".join([b'{"ph": "X"}'] * 4000), id="commas twice"),
+        pytest.param(b"],".join([b'{"ph": "X"}'] * 4000), id="brackets"),
+        pytest.param(b'{"name": "' + b"\xff" * 48_000 + b'"}', id="not UTF-8"),
+        pytest.param(b'{"a": ' * 9000, id="nested"),
+        pytest.param(b"{" * 50_000, id="braces"),
+        pytest.param(b'],"x":[{"ph": "X"}' * 2800 + b"@", id="ends"),
+        pytest.param(b'{"cat": "kernel", "ts": "' + b"1" * 48_000 + b'e", "dur": 1}', id="digits"),
+    ],
+)
+def test_no_damage_takes_long(text: bytes) -> None:
+    begun = time.process_time()
+    document = read_document(io.BytesIO(b'{"traceEvents": [' + text + b"]}"), "gpu")
+    assert time.process_time() - begun < 3  # 1 s, on a machine with nothing else to do
+    assert document.quality.status != "complete"
 
 
 # --- what can be mended -----------------------------------------------------------------------------------
