@@ -25,12 +25,12 @@ demo: $(VENV)/.core $(WITH_TORCH)
 		--runs_dir '$(RUNS_DIR)' --training_overrides '$(OVERRIDES)'
 
 test: lint types imports docs tools $(WITH_TORCH)
-	$(BIN)/pytest -n 2 --dist loadfile -m 'not full and not lab and not alone'
-	$(BIN)/pytest -m 'alone and not full'
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not full and not lab and not timed'
+	$(BIN)/pytest -n 2 --dist load -m 'timed and not full'
 
 test-all: lint types imports docs tools $(WITH_TORCH)
-	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not alone'
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not timed'
+	$(BIN)/pytest -n 2 --dist load -m timed
 	PYTHONPATH=tests $(BIN)/python -m lab install
 	$(BIN)/pytest -n 2 --dist loadfile -m lab
 

@@ -24,7 +24,7 @@ from conftest import WITH_TORCH, Files, report_of
 from cvs.run_folder import RunFolder, newest_run_folder
 from processes import processes_of
 
-pytestmark = [pytest.mark.torch, pytest.mark.alone]
+pytestmark = [pytest.mark.torch, pytest.mark.timed]
 
 GRACE, JOIN, SHUTDOWN = 4, 8, 3
 FAULT_STEP = 6

@@ -29,6 +29,7 @@ def run(home: Path, *words: str) -> Done:
     return run_cvs("run", "test_aorta", *words, cwd=home, **WITH_TORCH)
 
 
+@pytest.mark.full
 def test_a_real_run_is_green_and_as_planned(tmp_path: Path, options: list[str]) -> None:
     on_paper = run(tmp_path, *options, "--dry-run", "--json").stdout
     done = run(tmp_path, *options)

@@ -433,6 +433,7 @@ def test_trace_that_cannot_be_written_fails_the_job_with_the_reason(tmp_path: Pa
         assert "IsADirectoryError" in rank.stderr
 
 
+@pytest.mark.full
 def test_loss_that_is_no_number_fails_the_job(tmp_path: Path) -> None:
     with ranks(tmp_path, "optimizer.lr=1e30", "profiling.enabled=false", world_size=1) as (rank,):
         assert rank.exit_code() == 1
@@ -453,6 +454,7 @@ def test_unknown_injection_is_refused_before_anything_is_made(tmp_path: Path) ->
     assert not (tmp_path / "artifacts").exists()
 
 
+@pytest.mark.full
 def test_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "artifacts").write_text("")
     with ranks(tmp_path, "training.max_steps=3", world_size=1) as (rank,):
@@ -460,6 +462,7 @@ def test_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         assert rank.stderr == "train.py: training.output_dir: [Errno 17] File exists: 'artifacts'\n"
 
 
+@pytest.mark.full
 def test_pytorch_without_fsdp2_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     # As torch 2.5 has it; the interpreter reads this file before the script.
     older = "from torch.distributed import fsdp\ndel fsdp.fully_shard\n"

@@ -139,6 +139,7 @@ def test_four_nodes_reach_each_other_by_name(lab4: Lab, cluster_file: Callable[.
             assert answer == "SSH-"
 
 
+@pytest.mark.full
 def test_up_changes_nothing_on_a_sound_node_and_mends_another(lab: Lab) -> None:
     node0, node1 = lab.nodes[:2]
     before, dead = node0.pid(), node1.pid()
@@ -207,6 +208,7 @@ def _rules(node: Node) -> str:
     return run("ip", "netns", "exec", node.cable.namespace, "iptables", "-nvxL", "INPUT").stdout
 
 
+@pytest.mark.full
 def test_a_slow_cable(lab: Lab) -> None:
     node = lab.nodes[1]
     faults.slow(node, rate="8mbit")
@@ -217,6 +219,7 @@ def test_a_slow_cable(lab: Lab) -> None:
     assert "tbf" not in node.run("tc", "qdisc").stdout
 
 
+@pytest.mark.full
 def test_a_delay_is_had_or_refused_with_the_reason(lab: Lab) -> None:
     node = lab.nodes[1]
     try:
@@ -239,6 +242,7 @@ def test_a_disk_that_is_full(lab: Lab) -> None:
     assert said(lab, node, f"echo text > {WORK}/file; ls {WORK}") == "file"
 
 
+@pytest.mark.full
 def test_the_command_breaks_heals_and_tells(
     lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
