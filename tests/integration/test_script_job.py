@@ -169,6 +169,7 @@ def read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.full
 def test_a_progress_bar_is_no_standing_still(start: Start, files: Files) -> None:
     files.edit("stall_seconds: 30", "stall_seconds: 2")
     run = start("echo begun; for i in $(seq 10); do printf '\\rstep %d' $i; sleep 0.5; done")

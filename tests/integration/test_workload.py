@@ -426,6 +426,7 @@ def test_abort_after_end_spoils_a_job_that_is_done(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("core*"))
 
 
+@pytest.mark.full
 def test_trace_that_cannot_be_written_fails_the_job_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "artifacts/torch_profiler/rank0/trace.json").mkdir(parents=True)
     with ranks(tmp_path, "profiling.chrome_trace=true", world_size=1) as (rank,):
