@@ -39,7 +39,6 @@ def run_on(disk: Path, files: Files) -> Done:
     return run_cvs("run", "test_aorta", *files.options, f"--runs_dir={disk}", cwd=disk.parent, **WITH_TORCH)
 
 
-@pytest.mark.full
 def test_too_little_room_is_told_before_anything_is_started(mount: Mount, files: Files) -> None:
     disk = mount("size=64m")
     done = run_on(disk, files)
