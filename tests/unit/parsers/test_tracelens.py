@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-import openpyxl  # type: ignore[import-untyped]
 import pytest
+from traces.workbooks import write_workbook
 
 from conftest import TRACES, SaveRun
 from cvs import metrics
@@ -60,27 +60,15 @@ def left_out(result: ParseResult) -> dict[str, str]:
     return {left.file: left.why for left in result.left_out}
 
 
-def write(path: Path, **sheets: Iterable[Iterable[Any]]) -> Path:
-    book = openpyxl.Workbook()
-    book.remove(book.active)
-    for name, table in sheets.items():
-        sheet = book.create_sheet(name)
-        for row in table:
-            sheet.append(list(row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    book.save(path)
-    return path
-
-
 def report(path: Path, rows: Rows) -> Path:
-    return write(
+    return write_workbook(
         path, gpu_timeline=[("type", "time ms", "percent"), *((name, ms, 0) for name, ms in rows.items())]
     )
 
 
 def summary(path: Path, means: Rows, ranks: Mapping[int, Rows]) -> Path:
     per_rank = [(name, ms, 0, rank) for rank, rows in ranks.items() for name, ms in rows.items()]
-    return write(
+    return write_workbook(
         path,
         Summary=[("type", "time ms", "percent"), *((name, ms, 0) for name, ms in means.items())],
         All_Ranks_Combined=[("type", "time ms", "percent", "rank"), *per_rank],
@@ -250,7 +238,9 @@ def test_means_of_a_summary_are_compared(job: Path, name: str) -> None:
 
 
 def test_collectives_are_compared(job: Path) -> None:
-    write(job / COLLECTIVES, nccl_long=[("rank", "ts", "dur"), (0, 100, 10512), (1, 100, 9000), (9, 0, 1)])
+    write_workbook(
+        job / COLLECTIVES, nccl_long=[("rank", "ts", "dur"), (0, 100, 10512), (1, 100, 9000), (9, 0, 1)]
+    )
     assert parse(job).warnings == (
         f"rank 1: {COLLECTIVES} differs from the trace in its collectives:"
         " total_comm_time 9 ms where 10.3208 ms was measured",
@@ -457,7 +447,7 @@ def test_of_several_that_agree_or_say_less_the_best_is_used(tmp_path: Path) -> N
 
 def test_workbooks_that_tell_of_no_rank_are_no_evidence(tmp_path: Path) -> None:
     shutil.copy(ANALYSIS.parent / COLLECTIVES, tmp_path)
-    write(tmp_path / "nccl_master_all_configs.xlsx", NCCL_Data=[("a", "b")])
+    write_workbook(tmp_path / "nccl_master_all_configs.xlsx", NCCL_Data=[("a", "b")])
     result = parse(tmp_path)
     assert result.status is ParseStatus.NO_DATA
     assert messages(result)

@@ -14,6 +14,7 @@ import openpyxl  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces.workbooks import write_workbook
 
 from cvs.parsers.workbooks import (
     LARGEST_BYTES,
@@ -40,17 +41,6 @@ def golden(rank: int) -> dict[str, float]:
     path = DATA / "traces" / "multirank" / "mr4" / f"rank{rank}_trace.golden.json"
     rows: dict[str, float] = json.loads(path.read_text())["gpu_timeline"]["all"]
     return rows
-
-
-def write(path: Path, **sheets: Table) -> Path:
-    book = openpyxl.Workbook()
-    book.remove(book.active)
-    for name, table in sheets.items():
-        sheet = book.create_sheet(name)
-        for row in table:
-            sheet.append(list(row))
-    book.save(path)
-    return path
 
 
 def timeline(**changes: Any) -> Table:
@@ -109,21 +99,21 @@ def test_a_collective_report_has_the_communication_of_every_rank() -> None:
 def test_columns_are_found_by_their_headers(tmp_path: Path) -> None:
     table: list[Sequence[Any]] = [("is_recompute", "percent", " time ms ", "note", "type")]
     table += [(False, 1, float(number), None, name) for number, name in enumerate(TIMELINE_ROWS)]
-    path = write(tmp_path / "r.xlsx", notes=[("a",)], gpu_timeline=table)
+    path = write_workbook(tmp_path / "r.xlsx", notes=[("a",)], gpu_timeline=table)
     assert rows_of(read_workbook(path)) == {name: float(n) for n, name in enumerate(TIMELINE_ROWS)}
 
 
 def test_idle_time_in_two_parts(tmp_path: Path) -> None:
     table = [row for row in timeline() if row[0] != "idle_time"]
     table += [("micro_idle_time", 0.25, 1), ("macro_idle_time", 1.5, 1)]
-    rows = rows_of(read_workbook(write(tmp_path / "r.xlsx", gpu_timeline=table)))
+    rows = rows_of(read_workbook(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
     assert (rows["micro_idle_time"], rows["macro_idle_time"], rows["idle_time"]) == (0.25, 1.5, 1.75)
 
 
 def test_what_stands_for_nothing_in_geometric_means_is_nothing(tmp_path: Path) -> None:
     ranks = [("type", "time ms", "percent", "rank"), *((*row, 0) for row in timeline()[1:])]
     means = timeline(total_comm_time=1e-10, exposed_comm_time=1e-10)
-    summary = read_workbook(write(tmp_path / "s.xlsx", Summary=means, All_Ranks_Combined=ranks))
+    summary = read_workbook(write_workbook(tmp_path / "s.xlsx", Summary=means, All_Ranks_Combined=ranks))
     assert isinstance(summary, TimelineSummary)
     assert (summary.means["total_comm_time"], summary.means["exposed_comm_time"]) == (0.0, 0.0)
     assert summary.means["computation_time"] == 1.0
@@ -132,13 +122,13 @@ def test_what_stands_for_nothing_in_geometric_means_is_nothing(tmp_path: Path) -
 def test_overlapping_collectives_of_a_rank_count_once(tmp_path: Path) -> None:
     stamp = 4458676417038.25
     events = [(0.0, stamp, 100), (0.0, stamp + 50, 100), (0.0, stamp + 1000, 10.5), (3.0, stamp, 1)]
-    path = write(tmp_path / "c.xlsx", nccl_long=[("rank", "ts", "dur"), *events])
+    path = write_workbook(tmp_path / "c.xlsx", nccl_long=[("rank", "ts", "dur"), *events])
     assert read_workbook(path) == CollectiveReport({0: 0.1605, 3: 0.001})
 
 
 def test_unknown_rows_and_an_idle_time_below_0_by_a_rounding_do_no_harm(tmp_path: Path) -> None:
     table = [*timeline(idle_time=-1e-9), ("new_time", None, None), (None, None, None)]
-    rows = rows_of(read_workbook(write(tmp_path / "r.xlsx", gpu_timeline=table)))
+    rows = rows_of(read_workbook(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
     assert rows["idle_time"] == 0.0
     assert tuple(rows) == TIMELINE_ROWS
 
@@ -182,7 +172,7 @@ EVENTS = ("rank", "ts", "dur")
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_workbook_that_says_something_else(sheets: dict[str, Table], expected: str, tmp_path: Path) -> None:
-    assert expected in why(read_workbook(write(tmp_path / "w.xlsx", **sheets)))
+    assert expected in why(read_workbook(write_workbook(tmp_path / "w.xlsx", **sheets)))
 
 
 def _with_members(path: Path, **changes: bytes | None) -> None:
