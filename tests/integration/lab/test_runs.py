@@ -114,7 +114,6 @@ def test_a_node_that_fails_stops_the_others(
     assert ends == {0: -15, 1: 3, 2: -15, 3: -15}
 
 
-@pytest.mark.full
 def test_a_dropped_connection_loses_no_line(
     lab4: Lab, tiny_image: str, cluster_file: ClusterFile, tmp_path: Path
 ) -> None:
