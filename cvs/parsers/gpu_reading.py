@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from operator import add
+from typing import Annotated, Any
 
 import msgspec
 
 from cvs.collectives import CommKernel, CommMeta, comm_meta
 from cvs.kernels import GPU_CATEGORIES, Bucket, bucket_of
 from cvs.metrics import Interval
-from cvs.models import KernelTime, Quality
+from cvs.models import Quality
+from cvs.parsers.gpu_events import NO_KIND, NO_LINK, BucketOf, GpuEvents
 from cvs.parsers.gpu_links import LinkedEvent, Links
 from cvs.parsers.trace_numbers import MAX_NS, nanoseconds, nanoseconds_of
 from cvs.parsers.trace_reading import Reading, TraceDocument, step_number
 from cvs.parsers.trace_text import ANNOTATION, Event, text_of
 
-BucketOf = Callable[[str, str], Bucket]
-
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 _GPU_ANNOTATION = "gpu_user_annotation"
 _INSTANT = "cpu_instant_event"
 _MEMORY = b'"[memory]"'
-_NO_LINK = -(2**63)
-
-
-@dataclass(slots=True)
-class _Kind:
-    """All GPU events of one category and name; numbers in arrays, of which a long trace has many."""
-
-    name: str
-    bucket: Bucket
-    starts: array[int] = field(default_factory=lambda: array("q"))
-    ends: array[int] = field(default_factory=lambda: array("q"))
-    links: array[int] = field(default_factory=lambda: array("q"))
-    """Number of the runtime call that launched each."""
-
-    @property
-    def intervals(self) -> Iterator[Interval]:
-        return zip(self.starts, self.ends, strict=True)
-
-    @property
-    def has_doubles(self) -> bool:
-        """Whether one launch seems to have made two events at the same moment."""
-        events = list(zip(self.starts, self.ends, self.links, strict=True))
-        return len(set(events)) < len(events)
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -58,8 +33,14 @@ class _Args(msgspec.Struct, gc=False):
     external_id: int | float | str | None = msgspec.field(default=None, name="External id")
 
 
+class _Correlated(msgspec.Struct, gc=False):
+    """The same as it usually is."""
+
+    correlation: Annotated[int, msgspec.Meta(gt=NO_LINK, le=MAX_NS)]
+
+
 _ARGS = msgspec.json.Decoder(_Args)
-_ALL_ARGS = msgspec.json.Decoder(list[_Args | None])
+_CORRELATIONS = msgspec.json.Decoder(list[_Correlated])
 _ANY_ARGS = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -81,33 +62,32 @@ class GpuReading(Reading):
 
     def __init__(self, bucket_of: BucketOf = bucket_of) -> None:
         super().__init__()
-        self._bucket_of = bucket_of
-        self._kinds: dict[tuple[str | None, bytes], _Kind] = {}
+        self._gpu = GpuEvents(bucket_of)
         self._devices: set[bytes] = set()
         self._processes: set[bytes] = set()
-        self._launch_links, self._launch_starts = array("q"), array("q")
         self._comm_kernels: list[CommKernel] = []
         self._metas: dict[CommMeta, CommMeta] = {}
         self._memory: dict[str, int] = {}
-        self._takers: Mapping[str | None, Callable[[Event], None]] = {
+        self._takers: Mapping[str, Callable[[Event], None]] = {
             ANNOTATION: self._take_annotation,
             _GPU_ANNOTATION: lambda event: self._announce_step(text_of(bytes(event.name)) or ""),
             _INSTANT: self._take_instant,
         }
-        self.wanted = {*GPU_CATEGORIES, *_RUNTIME, *self._takers}
+        self._counted = {*GPU_CATEGORIES, *_RUNTIME, *self._takers}
+        self.wanted = self._counted
 
     def take(self, events: Sequence[Event]) -> None:
         """Keep the numbers of what counts."""
-        takers = self._takers
+        counted, takers = self._counted, self._takers
         gpu_events, calls = [], []
-        for event in events:
+        for event in [event for event in events if event.cat in counted]:
             category = event.cat
             if category in GPU_CATEGORIES:
                 gpu_events.append(event)
             elif category in _RUNTIME:
                 calls.append(event)
-            elif category in takers:
-                takers[category](event)
+            else:
+                takers[category or ""](event)
         if gpu_events:
             self._take_gpu_events(gpu_events)
         if calls:
@@ -116,40 +96,31 @@ class GpuReading(Reading):
     # --- events ---
 
     def _take_gpu_events(self, events: Sequence[Event]) -> None:
-        starts = nanoseconds_of([event.ts for event in events])
-        durations = nanoseconds_of([event.dur for event in events])
-        if starts is None or durations is None or min(durations) < 0 or max(durations) > MAX_NS - max(starts):
-            self._take_odd_gpu_events(events)
-            return
-        kinds = self._kinds
-        for event, start, duration, link in zip(events, starts, durations, _links(events), strict=True):
-            kind = kinds.get((event.cat, bytes(event.name))) or self._new_kind(event)
-            if kind:
-                self._keep(kind, start, start + duration, link, event)
+        kind_of = self._gpu.kind
+        kinds = [kind_of(event.cat, bytes(event.name)) for event in events]
+        spans = _spans(events)
+        if spans and NO_KIND not in kinds:
+            self._keep(events, kinds, *spans)
+        else:
+            self._take_odd_gpu_events(events, kinds)
 
-    def _take_odd_gpu_events(self, events: Sequence[Event]) -> None:
-        for event in events:
+    def _take_odd_gpu_events(self, events: Sequence[Event], kinds: Sequence[int]) -> None:
+        for event, kind in zip(events, kinds, strict=True):
             span = self._span(event, "GPU event", vital=True)
-            kind = self._kinds.get((event.cat, bytes(event.name))) or self._new_kind(event)
-            if span and kind:
-                self._keep(kind, span[0], span[1], _link(_args_of(event)), event)
+            if kind == NO_KIND:
+                self.losses.drop("GPU event with a name that is no text", vital=True)
+            elif span:
+                self._keep([event], [kind], [span[0]], [span[1]])
 
-    def _new_kind(self, event: Event) -> _Kind | None:
-        category, name = event.cat or "", bytes(event.name)
-        text = text_of(name)
-        if text is None:
-            self.losses.drop("GPU event with a name that is no text", vital=True)
-            return None
-        kind = self._kinds[category, name] = _Kind(text, self._bucket_of(category, text))
-        return kind
-
-    def _keep(self, kind: _Kind, start: int, end: int, link: int, event: Event) -> None:
-        kind.starts.append(start)
-        kind.ends.append(end)
-        kind.links.append(link)
-        self._devices.add(bytes(event.pid))
-        if kind.bucket == "communication" and event.cat == "kernel":
-            self._keep_collective(kind.name, start, end - start, event)
+    def _keep(
+        self, events: Sequence[Event], kinds: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+    ) -> None:
+        self._gpu.add(kinds, starts, ends, _links(events))
+        self._devices.update({bytes(event.pid) for event in events})
+        if not self._gpu.collectives.keys().isdisjoint(kinds):
+            for event, kind, start, end in zip(events, kinds, starts, ends, strict=True):
+                if kind in self._gpu.collectives:
+                    self._keep_collective(self._gpu.collectives[kind], start, end - start, event)
 
     def _keep_collective(self, name: str, start: int, duration: int, event: Event) -> None:
         try:
@@ -164,13 +135,14 @@ class GpuReading(Reading):
 
     def _take_runtime_calls(self, calls: Sequence[Event]) -> None:
         self._processes.update({bytes(call.pid) for call in calls} - {b"", b"null"})
-        starts: Sequence[int | None] | None = nanoseconds_of([call.ts for call in calls])
-        if starts is None:
-            starts = [nanoseconds(bytes(call.ts)) for call in calls]
-        for start, link in zip(starts, _links(calls), strict=True):
-            if link != _NO_LINK and start is not None:
-                self._launch_links.append(link)
-                self._launch_starts.append(start)
+        starts, links = nanoseconds_of([call.ts for call in calls]), _links(calls)
+        if starts is not None:
+            self._gpu.add_calls(starts, links)
+            return
+        for call, link in zip(calls, links, strict=True):
+            start = nanoseconds(bytes(call.ts))
+            if start is not None:
+                self._gpu.add_calls([start], [link])
 
     def _take_annotation(self, event: Event) -> None:
         number = step_number(text_of(bytes(event.name)) or "")
@@ -194,68 +166,21 @@ class GpuReading(Reading):
         if len(self._processes) > 1:
             cause = f"merged: GPU runtime events of {len(self._processes)} processes in one file"
             return TraceDocument(quality=Quality(status="unreadable", cause=cause))
-        if self.losses.has_lost_text and any(kind.has_doubles for kind in self._kinds.values()):
+        if self.losses.has_lost_text and self._gpu.has_doubles:
             self.losses.drop("piece of the text perhaps twice", vital=True)
-        buckets = self._buckets()
+        buckets = self._gpu.buckets()
         missing = () if buckets else ("no_gpu_events", "no GPU event")
         return TraceDocument(
             quality=self._quality(_bounds(buckets), *missing),
             steps=self.steps,
             first_ns=min((events[0][0] for events in buckets.values()), default=self._first_step),
             buckets=buckets,
-            by_step=self._by_step() if self._steps else {},
-            kernels=sorted(self._times(), key=lambda kernel: (-kernel.total_ns, kernel.name)),
+            by_step=self._gpu.by_step(self.steps) if self._steps else {},
+            kernels=sorted(self._gpu.times(), key=lambda kernel: (-kernel.total_ns, kernel.name)),
             comm_kernels=tuple(self._comm_kernels),
             memory_peak_bytes=dict(sorted(self._memory.items())),
             devices=len(self._devices),
         )
-
-    def _buckets(self) -> dict[Bucket, list[Interval]]:
-        """Intervals by bucket, in order."""
-        buckets: dict[Bucket, list[Interval]] = defaultdict(list)
-        for kind in self._kinds.values():
-            if kind.starts:
-                buckets[kind.bucket] += kind.intervals
-        for intervals in buckets.values():
-            intervals.sort()
-        return dict(buckets)
-
-    def _times(self) -> Iterator[KernelTime]:
-        """One entry per name and bucket."""
-        kinds: dict[tuple[str, Bucket], list[int]] = defaultdict(list)
-        for kind in self._kinds.values():
-            kinds[kind.name, kind.bucket] += (end - start for start, end in kind.intervals)
-        for (name, bucket), durations in kinds.items():
-            if durations:
-                yield KernelTime(
-                    name=name,
-                    bucket=bucket,
-                    count=len(durations),
-                    total_ns=sum(durations),
-                    min_ns=min(durations),
-                    max_ns=max(durations),
-                )
-
-    def _by_step(self) -> dict[int, dict[Bucket, list[Interval]]]:
-        """GPU events by the step in which they were launched, by the call's start; else by their own."""
-        launched = self._launches()
-        steps = _Steps(self.steps)
-        found: dict[int, dict[Bucket, list[Interval]]] = {}
-        for kind in self._kinds.values():
-            for start, end, link in zip(kind.starts, kind.ends, kind.links, strict=True):
-                number = steps.at(launched.get(link, start))
-                if number is not None:
-                    found.setdefault(number, {}).setdefault(kind.bucket, []).append((start, end))
-        return found
-
-    def _launches(self) -> dict[int, int]:
-        """When the runtime was called, by the number that call and event share; of several the first."""
-        wanted = {link for kind in self._kinds.values() for link in kind.links} - {_NO_LINK}
-        starts: dict[int, int] = {}
-        for link, start in zip(self._launch_links, self._launch_starts, strict=True):
-            if link in wanted and start < starts.get(link, start + 1):
-                starts[link] = start
-        return starts
 
 
 class LinkedGpuReading(GpuReading):
@@ -267,18 +192,13 @@ class LinkedGpuReading(GpuReading):
         super().__init__(bucket_of)
         self.wanted = None
         self._links = Links()
-        self._kept: tuple[Bucket, Interval] | None = None
 
     def take(self, events: Sequence[LinkedEvent]) -> None:  # type: ignore[override]
         """Keep the numbers of what counts, and the ties of all events."""
         for event in events:
-            self._kept = None
+            count = len(self._gpu)
             super().take((event,))
-            self._links.take(event, self._kept)
-
-    def _keep(self, kind: _Kind, start: int, end: int, link: int, event: Event) -> None:
-        super()._keep(kind, start, end, link, event)
-        self._kept = kind.bucket, (start, end)
+            self._links.take(event, self._gpu.last() if len(self._gpu) > count else None)
 
     def document(self) -> TraceDocument:
         """With the linked events apart."""
@@ -289,15 +209,24 @@ class LinkedGpuReading(GpuReading):
         return replace(whole, linked=dict(linked) if whole.buckets else None)
 
 
+def _spans(events: Sequence[Event]) -> tuple[list[int], list[int]] | None:
+    """Starts and ends of events, if all are written as usual and can be used."""
+    starts = nanoseconds_of([event.ts for event in events])
+    durations = nanoseconds_of([event.dur for event in events])
+    if not starts or not durations or min(durations) < 0 or max(durations) > MAX_NS - max(starts):
+        return None
+    return starts, list(map(add, starts, durations))
+
+
 def _links(events: Sequence[Event]) -> list[int]:
-    """Numbers that GPU events share with the calls that launched them; `_NO_LINK` where there is none."""
+    """Numbers that GPU events share with the calls that launched them; `NO_LINK` where there is none."""
     try:
-        every = _ALL_ARGS.decode(b"[%b]" % b",".join([event.args for event in events]))
+        every = _CORRELATIONS.decode(b"[%b]" % b",".join([event.args for event in events]))
     except msgspec.DecodeError:
         every = []
-    if len(every) < len(events):  # one of them has none, or others than usual
-        every = [_args_of(event) for event in events]
-    return [_link(args) for args in every]
+    if len(every) == len(events):
+        return [each.correlation for each in every]
+    return [_link(_args_of(event)) for event in events]  # one of them has another, or none
 
 
 def _args_of(event: Event) -> _Args | None:
@@ -309,26 +238,12 @@ def _args_of(event: Event) -> _Args | None:
 
 def _link(args: _Args | None) -> int:
     if args is None:
-        return _NO_LINK
+        return NO_LINK
     link = args.external_id if args.correlation is None else args.correlation
-    return link if type(link) is int and abs(link) < 2**63 else _NO_LINK
+    return link if type(link) is int and abs(link) < 2**63 else NO_LINK
 
 
 def _bounds(buckets: Mapping[Bucket, Sequence[Interval]]) -> Iterator[Interval]:
     """An interval from the first start to the last end of each bucket."""
     for intervals in buckets.values():
         yield intervals[0][0], max(end for _, end in intervals)
-
-
-class _Steps:
-    """Finds the step that a moment lies in; of steps that overlap, the one that began last."""
-
-    def __init__(self, steps: Mapping[int, Interval]) -> None:
-        self._numbers = list(steps)
-        self._spans = list(steps.values())
-        self._starts = [start for start, _ in self._spans]
-
-    def at(self, moment: int) -> int | None:
-        """Number of the step; None between steps."""
-        index = bisect_right(self._starts, moment) - 1
-        return self._numbers[index] if index >= 0 and moment < self._spans[index][1] else None

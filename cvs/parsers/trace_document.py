@@ -14,7 +14,8 @@ import msgspec
 from cvs.errors import TraceError
 from cvs.kernels import bucket_of
 from cvs.models import Basis, Quality
-from cvs.parsers.gpu_reading import BucketOf, GpuReading, LinkedGpuReading
+from cvs.parsers.gpu_events import BucketOf
+from cvs.parsers.gpu_reading import GpuReading, LinkedGpuReading
 from cvs.parsers.host_reading import HostReading
 from cvs.parsers.trace_bytes import Stream
 from cvs.parsers.trace_numbers import MAX_NS, whole_number

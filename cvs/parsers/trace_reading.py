@@ -83,7 +83,7 @@ class Reading(ABC):
 
     event: type[Any]
     """What an event is decoded to."""
-    wanted: Collection[str | None] | None = None
+    wanted: Collection[str] | None = None
     """Categories of the events that count; None: all may."""
 
     def __init__(self) -> None:

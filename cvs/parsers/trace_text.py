@@ -9,8 +9,10 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
-from typing import Generic, TypeVar
+from contextlib import suppress
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -141,55 +143,87 @@ def mended(decode: Callable[[bytes], T], text: bytes, losses: Losses, at: int = 
     return value, fault is not None
 
 
-class _Category(msgspec.Struct, gc=False):
-    cat: str | None = None
+class _ByCategory:
+    """Decodes events of known categories to types of their own: those that count, and others without fields.
+
+    Most events of a trace are only asked what they are. These cost little more than to be checked.
+    """
+
+    _MOST = 64
+    """Categories that are learned."""
+
+    def __init__(self, event: type[Event], wanted: Collection[str]) -> None:
+        fields = [each for each in msgspec.structs.fields(event) if each.name != _TAG]
+        self._types = {
+            category: _type_of(category, [(each.name, each.type, each.default) for each in fields])
+            for category in wanted
+        }
+        self.learn(set())
+
+    def learn(self, categories: set[str | None]) -> bool:
+        """Know these, too, which do not count; whether all of them are known then."""
+        new = categories - self._types.keys()
+        if None in new or len(self._types) + len(new) > self._MOST:
+            return False
+        self._types.update({category: _type_of(category, []) for category in new if category is not None})
+        self._decoder = msgspec.json.Decoder(list[reduce(or_, self._types.values())])  # type: ignore[misc]
+        return True
+
+    def decode(self, listed: bytes) -> list[Any]:
+        """Events of a list.
+
+        Raises: msgspec.ValidationError: one is of another category, or no event; DecodeError: no list.
+        """
+        events: list[Any] = self._decoder.decode(listed)
+        return events
+
+
+_TAG = "cat"
+
+
+def _type_of(category: str, fields: Sequence[tuple[str, Any, Any]]) -> type[msgspec.Struct]:
+    return msgspec.defstruct(
+        "Event", fields, tag_field=_TAG, tag=category, namespace={_TAG: category}, gc=False
+    )
 
 
 class Decoder(Generic[E]):
-    """Decodes lists of one kind of event, and notes what it mended or could not use.
-
-    Of long stretches of a trace no event counts. There a list is asked for its categories alone, which is
-    faster, and for more only where one of them is wanted.
-    """
+    """Decodes lists of one kind of event, and notes what it mended or could not use."""
 
     _texts = msgspec.json.Decoder(list[msgspec.Raw])
-    _categories = msgspec.json.Decoder(list[_Category])
 
-    def __init__(self, event: type[E], losses: Losses, wanted: Collection[str | None] | None = None) -> None:
-        """Take the categories of events that count; None: all are to be decoded."""
+    def __init__(self, event: type[E], losses: Losses, wanted: Collection[str] | None = None) -> None:
+        """Take the categories of events that count; None: all do."""
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
         self._event = msgspec.json.Decoder(event)
         self._losses = losses
-        self._wanted = wanted
-        self._is_dull = False
-        """Whether the last list had nothing that is wanted."""
+        self._known = None if wanted is None else _ByCategory(event, wanted)
+        self._is_usual = True
+        """Whether all events of the list before were of categories that are known by now."""
 
     def events(self, listed: bytes, at: int = 0) -> Sequence[E]:
         """Events of a list, `at` bytes into the file; one that is no event costs itself only.
 
-        Events of categories that are not wanted may be missing.
+        Events of categories that do not count may have no other field.
 
         Raises: msgspec.DecodeError: not a JSON list, even mended. RecursionError: nested too deeply.
         """
-        self._is_dull = self._is_dull and listed.isascii()
         events, marked = mended(self._decoded, listed, self._losses, at)
         if marked:
             self._losses.vital |= any(map(_is_obscured, events))
         return events
 
     def _decoded(self, listed: bytes) -> Sequence[E]:
+        if self._known and self._is_usual:
+            with suppress(msgspec.ValidationError):
+                return self._known.decode(listed)
         try:
-            if self._is_dull and not self._has_wanted(self._categories.decode(listed)):
-                return ()
             events: list[E] = self._events.decode(listed)
         except msgspec.ValidationError:
             return self._singly(listed)
-        self._is_dull = not self._has_wanted(events)
+        if self._known:
+            self._is_usual = self._known.learn({event.cat for event in events})
         return events
-
-    def _has_wanted(self, events: Sequence[Event | _Category]) -> bool:
-        wanted = self._wanted
-        return wanted is None or any(event.cat in wanted for event in events)
 
     def _singly(self, listed: bytes) -> Sequence[E]:
         events: list[E] = []

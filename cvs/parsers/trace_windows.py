@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from string import ascii_letters, digits
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -42,7 +43,7 @@ class Reading(Protocol):
     losses: Losses
     event: type[Any]
     """What an event is decoded to."""
-    wanted: Collection[str | None] | None
+    wanted: Collection[str] | None
     """Categories of the events that count; None: all may."""
 
     def take(self, events: Sequence[Any]) -> None:
@@ -169,17 +170,9 @@ class _Windows:
 
     def read(self) -> Header:
         header = self._open_list()
-        wanted = _BLOCK
         while self._footer is None:
-            more = self._append(wanted)
-            if self._take_window():
-                wanted = _BLOCK
-            elif not more:
-                self._take_last()
-            elif len(self._text) > _LONGEST_WINDOW:
-                raise _NotInWindows()
-            else:
-                wanted = len(self._text)
+            if not self._take_block():
+                self._take_more()
         return _joined(header, self._footer)
 
     # --- text ---
@@ -244,6 +237,32 @@ class _Windows:
         if self._at < _SEARCHED_FOR_NUMBERS and has_number_too_big(listed):
             self._losses.repair("number beyond a double", at=self._at)
         self._reading.take(events)
+
+    def _take_block(self) -> bool:
+        """Take the text and one more block up to its last cut, as one nearly always can, copying them once.
+
+        Where not, the block is added to the text.
+        """
+        block = next(self._blocks, b"")
+        cut = next(_cuts(block), None)
+        if cut is not None:
+            end, start = cut
+            with suppress(msgspec.DecodeError, RecursionError):
+                self._take(b"".join((b"[", self._text, memoryview(block)[:end], b"]")))
+                self._at += len(self._text) + start
+                self._text = block[start:]
+                return True
+        self._text += block
+        return False
+
+    def _take_more(self) -> None:
+        """Take what the text begins with, however much of the file that needs."""
+        while not self._take_window():
+            if not self._append(max(_BLOCK, len(self._text))):
+                self._take_last()
+                return
+            if len(self._text) > _LONGEST_WINDOW:
+                raise _NotInWindows()
 
     def _take_window(self) -> bool:
         """Take the events before the last cut, or skip what is damaged; False: more text is needed."""

@@ -86,6 +86,7 @@ KERNEL = event("kernel", "gemm", 10, 5)
         ('"1_000"', None),
         ('"１"', None),
         ('"12 us"', None),
+        ('"\\ud800"', None),
     ],
 )
 def test_nanoseconds_of_a_value(text: str, expected: int | None) -> None:
@@ -128,7 +129,9 @@ def test_many_at_once_are_what_each_is(numbers: list[str]) -> None:
     [
         (["4458676416788.123", "-0.001", "0.880"], [4458676416788123, -1, 880]),
         (["12", "-3", "0"], [12_000, -3_000, 0]),
-        (["1.500", "2"], None),
+        (["1.500", "2", "-0.5", "0.25"], [1_500, 2_000, -500, 250]),
+        (["1.5000"], None),
+        (["1.5e3"], None),
         (["9223372036854775.808"], None),
         ([""], None),
     ],
