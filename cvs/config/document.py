@@ -89,6 +89,8 @@ def _text_of(file: Path) -> str:
     if UNSPEAKABLE.search(str(file)):
         raise ConfigError([f"{file}: this path is not UTF-8 text, so no record can name it; rename it"])
     try:
+        if file.exists() and not file.is_file() and not file.is_dir():  # reading it might never end
+            raise ConfigError([f"{file}: is a pipe or a device; write what it gives to a file"])
         return file.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError([f"{file}: cannot be read: {error.strerror or error}"]) from None

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import PurePosixPath
 from statistics import fmean, geometric_mean
 
 from cvs import metrics
@@ -28,6 +29,7 @@ from cvs.models import (
 )
 from cvs.parsers.side_by_side import Progress
 from cvs.parsers.torch_trace import TorchTraceParser
+from cvs.parsers.trace_sets import open_trace
 from cvs.parsers.workbooks import (
     NOTHING_MS,
     TIMELINE_ROWS,
@@ -80,7 +82,7 @@ class TraceLensParser:
 def _content(root: str, file: TraceFile) -> Content:
     if _name(file).startswith("~$"):
         return Unreadable("left by a spreadsheet program that has the workbook open")
-    return read_workbook(Path(root, file.path))
+    return read_workbook(partial(open_trace, root, file.path))
 
 
 def _name(file: TraceFile) -> str:

@@ -12,9 +12,8 @@ import math
 import warnings
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from cvs import metrics
@@ -85,10 +84,10 @@ def is_rocprof(rows: Rows) -> bool:
 _MOST_SAID = 120
 
 
-def read_workbook(path: Path) -> Content:
+def read_workbook(open_it: Callable[[], BinaryIO]) -> Content:
     """What a workbook tells of ranks; of a file that cannot be read, why, never an exception."""
     try:
-        with path.open("rb") as stream:
+        with open_it() as stream:
             return _content(_sheets(stream))
     except TraceError as error:
         return Unreadable(str(error))
@@ -149,7 +148,7 @@ _TIMELINE, _PER_RANK, _MEANS, _COLLECTIVES = "gpu_timeline", "All_Ranks_Combined
 
 def _content(sheets: Mapping[str, Any]) -> Content:
     if _TIMELINE in sheets:
-        return RankReport(_rows(_TIMELINE, _table(sheets, _TIMELINE, ("type", "time ms"))))
+        return RankReport(_rank_rows(_TIMELINE, _table(sheets, _TIMELINE, ("type", "time ms"))))
     if _PER_RANK in sheets:
         return _summary(sheets)
     if _COLLECTIVES in sheets:
@@ -212,6 +211,17 @@ def _rows(sheet: str, cells: Iterable[tuple[Any, Any]]) -> Rows:
     return rows
 
 
+def _rank_rows(sheet: str, cells: Iterable[tuple[Any, Any]]) -> Rows:
+    """The rows of one rank.
+
+    Raises: TraceError: as above, or they are of no time at all.
+    """
+    rows = _rows(sheet, cells)
+    if not rows["total_time"]:
+        raise TraceError(f"sheet {sheet}: total_time is 0, so nothing was measured")
+    return rows
+
+
 def _milliseconds(sheet: str, row: str, value: Any) -> float:
     try:
         time = float(value)
@@ -228,7 +238,7 @@ def _summary(sheets: Mapping[str, Any]) -> TimelineSummary:
         by_rank[_rank(_PER_RANK, rank)].append((name, value))
     return TimelineSummary(
         means=_rows(_MEANS, _table(sheets, _MEANS, ("type", "time ms"))),
-        ranks={rank: _rows(_PER_RANK, cells) for rank, cells in sorted(by_rank.items())},
+        ranks={rank: _rank_rows(_PER_RANK, cells) for rank, cells in sorted(by_rank.items())},
     )
 
 

@@ -77,6 +77,14 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         load_cluster(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["pipe", "zeros"])
+def test_what_need_not_end_is_not_read(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=f"{name}: is a pipe or a device; write what it gives to a file"):
+        load_cluster(tmp_path / name)
+
+
 def test_other_encodings_are_named(tmp_path: Path) -> None:
     [line] = aorta_problems(tmp_path, "aorta_path: /h\xe4user".encode("latin-1"))
     assert "is not UTF-8 text (byte 14)" in line

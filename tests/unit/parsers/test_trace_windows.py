@@ -37,7 +37,7 @@ class _All:
     """Keeps every event."""
 
     event: type[Any] = Event
-    wanted: Collection[str | None] | None = None
+    wanted: Collection[str] | None = None
 
     def __init__(self) -> None:
         self.losses = Losses()

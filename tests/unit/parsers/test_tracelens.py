@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
@@ -369,6 +370,13 @@ def test_a_folder_of_workbooks_stands_for_itself() -> None:
     assert messages(result, max_avg_iteration_ms=100) == [
         "max_avg_iteration_ms: average iteration time was not measured; expected at most 100 ms"
     ]
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    report(folder / "perf_rank0.xlsx", golden(0))
+    [rank] = parse(tmp_path).ranks
+    assert (rank.files, rank.workbook_ms) == ((r"caf\xe9/perf_rank0.xlsx",), golden(0))
 
 
 def test_a_rank_that_lacks_is_missing(tmp_path: Path) -> None:

@@ -44,8 +44,13 @@ def golden(rank: int) -> dict[str, float]:
 
 
 def timeline(**changes: Any) -> Table:
-    rows = {name: float(number) for number, name in enumerate(TIMELINE_ROWS, 1)} | changes
+    times = (1.0, 2.0, 3.0, 6.0, 4.0, 10.0, 5.0, 3.5)
+    rows = dict(zip(TIMELINE_ROWS, times, strict=True)) | changes
     return [("type", "time ms", "percent"), *((name, value, 1) for name, value in rows.items())]
+
+
+def content_of(path: Path) -> Content:
+    return read_workbook(lambda: path.open("rb"))
 
 
 def rows_of(content: Content) -> dict[str, float]:
@@ -63,19 +68,19 @@ def why(content: Content) -> str:
 
 @pytest.mark.parametrize("rank", range(4))
 def test_a_report_has_tracelens_own_doubles(rank: int) -> None:
-    report = read_workbook(SINGLE / "individual_reports" / f"perf_rank{rank}.xlsx")
+    report = content_of(SINGLE / "individual_reports" / f"perf_rank{rank}.xlsx")
     assert rows_of(report) == golden(rank)
 
 
 def test_a_report_of_an_older_tracelens() -> None:
-    rows = rows_of(read_workbook(SWEEP / "perf_28ch_rank0.xlsx"))
+    rows = rows_of(content_of(SWEEP / "perf_28ch_rank0.xlsx"))
     assert tuple(rows) == TIMELINE_ROWS
     assert (rows["total_time"], rows["total_comm_time"]) == (2754.977083007812, 1285.513173828125)
     assert not is_rocprof(rows)
 
 
 def test_a_report_of_rocprof_is_known_by_its_rows() -> None:
-    rows = rows_of(read_workbook(SWEEP / "perf_56ch_rank7.xlsx"))
+    rows = rows_of(content_of(SWEEP / "perf_56ch_rank7.xlsx"))
     assert is_rocprof(rows)
     assert rows["idle_time"] == rows["idle"] == 35308.28845776367
     assert (rows["total_time"], rows["busy_time"]) == (66505.86705303955, 31197.57859527588)
@@ -83,7 +88,7 @@ def test_a_report_of_rocprof_is_known_by_its_rows() -> None:
 
 
 def test_a_summary_has_the_rows_of_every_rank_and_their_means() -> None:
-    summary = read_workbook(SINGLE / "gpu_timeline_summary_mean.xlsx")
+    summary = content_of(SINGLE / "gpu_timeline_summary_mean.xlsx")
     assert isinstance(summary, TimelineSummary)
     assert summary.ranks == {rank: golden(rank) for rank in range(4)}
     for row in TIMELINE_ROWS:
@@ -91,29 +96,30 @@ def test_a_summary_has_the_rows_of_every_rank_and_their_means() -> None:
 
 
 def test_a_collective_report_has_the_communication_of_every_rank() -> None:
-    report = read_workbook(SINGLE / "collective_reports" / "collective_all_ranks.xlsx")
+    report = content_of(SINGLE / "collective_reports" / "collective_all_ranks.xlsx")
     assert isinstance(report, CollectiveReport)
     assert report.comm_ms == {rank: golden(rank)["total_comm_time"] for rank in range(4)}
 
 
 def test_columns_are_found_by_their_headers(tmp_path: Path) -> None:
     table: list[Sequence[Any]] = [("is_recompute", "percent", " time ms ", "note", "type")]
-    table += [(False, 1, float(number), None, name) for number, name in enumerate(TIMELINE_ROWS)]
+    times = {str(name): time for name, time, _ in timeline()[1:]}
+    table += [(False, 1, time, None, name) for name, time in times.items()]
     path = write_workbook(tmp_path / "r.xlsx", notes=[("a",)], gpu_timeline=table)
-    assert rows_of(read_workbook(path)) == {name: float(n) for n, name in enumerate(TIMELINE_ROWS)}
+    assert rows_of(content_of(path)) == times
 
 
 def test_idle_time_in_two_parts(tmp_path: Path) -> None:
     table = [row for row in timeline() if row[0] != "idle_time"]
-    table += [("micro_idle_time", 0.25, 1), ("macro_idle_time", 1.5, 1)]
-    rows = rows_of(read_workbook(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
-    assert (rows["micro_idle_time"], rows["macro_idle_time"], rows["idle_time"]) == (0.25, 1.5, 1.75)
+    table += [("micro_idle_time", 0.25, 1), ("macro_idle_time", 3.75, 1)]
+    rows = rows_of(content_of(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
+    assert (rows["micro_idle_time"], rows["macro_idle_time"], rows["idle_time"]) == (0.25, 3.75, 4.0)
 
 
 def test_what_stands_for_nothing_in_geometric_means_is_nothing(tmp_path: Path) -> None:
     ranks = [("type", "time ms", "percent", "rank"), *((*row, 0) for row in timeline()[1:])]
     means = timeline(total_comm_time=1e-10, exposed_comm_time=1e-10)
-    summary = read_workbook(write_workbook(tmp_path / "s.xlsx", Summary=means, All_Ranks_Combined=ranks))
+    summary = content_of(write_workbook(tmp_path / "s.xlsx", Summary=means, All_Ranks_Combined=ranks))
     assert isinstance(summary, TimelineSummary)
     assert (summary.means["total_comm_time"], summary.means["exposed_comm_time"]) == (0.0, 0.0)
     assert summary.means["computation_time"] == 1.0
@@ -123,12 +129,12 @@ def test_overlapping_collectives_of_a_rank_count_once(tmp_path: Path) -> None:
     stamp = 4458676417038.25
     events = [(0.0, stamp, 100), (0.0, stamp + 50, 100), (0.0, stamp + 1000, 10.5), (3.0, stamp, 1)]
     path = write_workbook(tmp_path / "c.xlsx", nccl_long=[("rank", "ts", "dur"), *events])
-    assert read_workbook(path) == CollectiveReport({0: 0.1605, 3: 0.001})
+    assert content_of(path) == CollectiveReport({0: 0.1605, 3: 0.001})
 
 
 def test_unknown_rows_and_an_idle_time_below_0_by_a_rounding_do_no_harm(tmp_path: Path) -> None:
-    table = [*timeline(idle_time=-1e-9), ("new_time", None, None), (None, None, None)]
-    rows = rows_of(read_workbook(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
+    table = [*timeline(idle_time=-1e-9, busy_time=10.0), ("new_time", None, None), (None, None, None)]
+    rows = rows_of(content_of(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
     assert rows["idle_time"] == 0.0
     assert tuple(rows) == TIMELINE_ROWS
 
@@ -156,6 +162,10 @@ EVENTS = ("rank", "ts", "dur")
         ({"gpu_timeline": timeline(busy_time=-1)}, "row busy_time: -1 is no time in ms"),
         ({"gpu_timeline": timeline(busy_time="inf")}, "row busy_time: 'inf' is no time in ms"),
         ({"gpu_timeline": timeline(busy_time=1e300)}, "row busy_time: 1e+300 is no time in ms"),
+        (
+            {"gpu_timeline": timeline(**dict.fromkeys(TIMELINE_ROWS, 0))},
+            "total_time is 0, so nothing was measured",
+        ),
         ({"gpu_timeline": timeline(busy_time="=A1")}, "row busy_time: nothing is no time in ms"),
         ({"All_Ranks_Combined": [("rank", "type", "time ms")]}, "has no sheet Summary"),
         (
@@ -172,7 +182,7 @@ EVENTS = ("rank", "ts", "dur")
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_workbook_that_says_something_else(sheets: dict[str, Table], expected: str, tmp_path: Path) -> None:
-    assert expected in why(read_workbook(write_workbook(tmp_path / "w.xlsx", **sheets)))
+    assert expected in why(content_of(write_workbook(tmp_path / "w.xlsx", **sheets)))
 
 
 def _with_members(path: Path, **changes: bytes | None) -> None:
@@ -258,7 +268,7 @@ def test_a_file_that_is_no_workbook(
 ) -> None:
     path = tmp_path / "w.xlsx"
     make(path)
-    told = why(read_workbook(path))
+    told = why(content_of(path))
     assert expected in told
     assert "\n" not in told
     assert not recwarn.list
@@ -270,7 +280,7 @@ def test_a_report_that_is_too_long_to_compare(tmp_path: Path) -> None:
     book.active.append(EVENTS)
     book.active.cell(MOST_COLLECTIVES + 2, 1, 0)
     book.save(tmp_path / "w.xlsx")
-    assert why(read_workbook(tmp_path / "w.xlsx")) == "has more than 20,000 collectives, too many to compare"
+    assert why(content_of(tmp_path / "w.xlsx")) == "has more than 20,000 collectives, too many to compare"
 
 
 @settings(max_examples=50, deadline=None)
@@ -287,4 +297,4 @@ def test_no_damage_raises(tmp_path_factory: pytest.TempPathFactory, data: st.Dat
     with zipfile.ZipFile(path, "w") as archive:
         for part, content in parts.items():
             archive.writestr(part, content)
-    assert isinstance(read_workbook(path), RankReport | Unreadable)
+    assert isinstance(content_of(path), RankReport | Unreadable)
