@@ -129,8 +129,11 @@ class GpuEvents:
     def _launches(self) -> dict[int, int]:
         """When the runtime was called, by link; of several calls the first."""
         wanted = set(self._links) - {NO_LINK}
-        calls = zip(self._call_starts, self._call_links, strict=True)
-        return {link: start for start, link in sorted(calls, reverse=True) if link in wanted}
+        starts: dict[int, int] = {}
+        for link, start in zip(self._call_links, self._call_starts, strict=True):
+            if link in wanted and start < starts.get(link, start + 1):
+                starts[link] = start
+        return starts
 
     @property
     def _buckets(self) -> Iterator[Bucket]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,8 @@ def _do(lab: Lab, arguments: argparse.Namespace) -> None:
                 lab.down(arguments.purge)
         case "status":
             _print_status(lab)
+        case "cluster":
+            print(json.dumps(lab.cluster(arguments.nodes or len(lab.nodes)), indent=2))
         case "fault":
             options = {name: vars(arguments)[name] for name in _options(FAULTS[arguments.kind])}
             FAULTS[arguments.kind](lab.node(arguments.node), **options)
@@ -72,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     down = commands.add_parser("down", help="remove all but built images")
     down.add_argument("--purge", action="store_true", help="images, too")
     commands.add_parser("status", help="what is on")
+    cluster = commands.add_parser("cluster", help="print a cluster.json of the nodes")
+    cluster.add_argument("--nodes", type=int, metavar="N", help="of the first ones only")
     kinds = commands.add_parser("fault", help="break something on a node").add_subparsers(
         dest="kind", required=True, metavar="KIND"
     )

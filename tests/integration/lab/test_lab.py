@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -251,6 +252,8 @@ def test_the_command_breaks_heals_and_tells(
     assert lab.ssh(lab.nodes[1], "true").returncode == 255
     assert main(["status"]) == 0
     assert f"node1  {lab.nodes[1].address}  sshd on  dockerd on  faulty\n" in capsys.readouterr().out
+    assert main("cluster --nodes 1".split()) == 0
+    assert json.loads(capsys.readouterr().out) == lab.cluster(1)
     assert main(["heal"]) == 0
     assert_sound(lab, lab.nodes[1])
     assert main("fault hang node77".split()) == 1
