@@ -36,6 +36,13 @@ PACKAGES = {
     "zstd": ["zstd"],
 }
 """Debian packages, and their commands that are needed: here, or on the nodes, which take /usr from here."""
+OTHER_ENGINES = {
+    "crun": ["crun"],
+    "podman": ["podman"],
+    "rootlesskit": ["rootlesskit"],
+    "uidmap": ["newuidmap"],
+}
+"""The same, for engines that cvs refuses."""
 _ENVIRONMENT = {
     "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
     "LANG": "C.UTF-8",
@@ -153,7 +160,8 @@ def check() -> None:
 
 def missing_packages(among: Iterable[str] = ()) -> list[str]:
     """Debian packages of which a command is not here: of these, or of all that the lab needs."""
-    wanted = {package: PACKAGES.get(package, [package]) for package in among} or PACKAGES
+    known = PACKAGES | OTHER_ENGINES
+    wanted = {package: known.get(package, [package]) for package in among} or PACKAGES
     return [
         package
         for package, commands in wanted.items()
