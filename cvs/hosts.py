@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from cvs.errors import ConfigError
+
+T = TypeVar("T", bound=Hashable)
 
 _MOST = 100_000
 """More hosts than any cluster has; a range that unfolds to more is a slip."""
@@ -47,6 +50,15 @@ def folded(hosts: Iterable[str]) -> str:
         if not (words and words[-1].takes(host)):
             words.append(_Word(host))
     return ",".join(map(str, words))
+
+
+def together(told: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
+    """What each host says, once, with all hosts that say it: `gpu[01-16] (16 nodes)`."""
+    hosts: dict[T, list[str]] = {}
+    for host, what in told:
+        hosts.setdefault(what, []).append(host)
+    for what, names in hosts.items():
+        yield f"{folded(names)} ({len(names)} nodes)" if len(names) > 1 else folded(names), what
 
 
 class _Word:

@@ -85,11 +85,16 @@ def _cleanup(arguments: argparse.Namespace) -> int:
 
 
 def _lines(nodes: Sequence[Cleaned], nothing: str) -> Iterator[str]:
+    from cvs.hosts import together
     from cvs.terminal import printable
 
-    for node in nodes:
-        for text in [*map(str, node.found), *filter(None, [node.error])] or [nothing]:
-            yield printable(f"{node.node}: {text}")
+    told = (
+        (node.node, text)
+        for node in nodes
+        for text in [*map(str, node.found), *filter(None, [node.error])] or [nothing]
+    )
+    for names, text in together(told):
+        yield printable(f"{names}: {text}")
 
 
 def _as_json(node: Cleaned) -> dict[str, Any]:

@@ -59,10 +59,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _told(nodes: list[str], unfit: set[str], findings: list[Finding]) -> str:
     """The table, what is behind its marks, and the sum."""
+    from cvs.hosts import together
     from cvs.preflight import table
     from cvs.terminal import printable
 
-    said = [f"{each.status}: {printable(str(each))}" for each in findings if each.text]
+    told = together((each.node, (each.status, each.text)) for each in findings if each.text)
+    said = [f"{status}: {printable(f'{names}: {text}')}" for names, (status, text) in told]
     fit = len(nodes) - len(unfit)
     return "\n".join([table(nodes, findings), *said, f"{fit} of {len(nodes)} nodes fit"])
 

@@ -98,15 +98,11 @@ def _chosen(text: str, cluster: ClusterConfig) -> list[str]:
 
 def _lines(answers: Sequence[Answer]) -> Iterator[str]:
     """Each answer once, below the nodes that gave it."""
-    from cvs.hosts import folded
+    from cvs.hosts import together
     from cvs.terminal import printable
 
-    nodes: dict[Answer, list[str]] = {}
-    for answer in answers:
-        nodes.setdefault(answer._replace(node="", seconds=None), []).append(answer.node)
-    for answer, names in nodes.items():
-        count = f" ({len(names)} nodes)" if len(names) > 1 else ""
-        yield printable(f"{folded(names)}{count}: {answer.error or f'exit {answer.exit_code}'}")
+    for names, answer in together((each.node, each._replace(node="", seconds=None)) for each in answers):
+        yield printable(f"{names}: {answer.error or f'exit {answer.exit_code}'}")
         for line in answer.stdout.splitlines():
             yield f"  {printable(line)}"
         for line in answer.stderr.splitlines():

@@ -67,7 +67,7 @@ def test_nodes_that_are_not_fit(command: Command, files: Files) -> None:
     ]
     text = "GLOO_SOCKET_IFNAME=none names no interface of this node, which has "
     told = [line.partition(text)[::2] for line in done.stdout.splitlines() if line.startswith("bad: ")]
-    assert [before for before, _ in told] == ["bad: node-0: ", "bad: node-1: "]
+    assert [before for before, _ in told] == ["bad: node-[0-1] (2 nodes): "]
     assert all("lo" in there.split(", ") for _, there in told)
     assert done.stdout.splitlines()[-1] == "0 of 2 nodes fit"
 
@@ -78,7 +78,10 @@ def test_a_trainer_that_is_not_there(command: Command, files: Files, tmp_path: P
     done = command("doctor", *files.options)
     assert done.returncode == 1
     assert done.stderr == f"warning: aorta_path {tmp_path}/none: no such folder on this machine\n"
-    assert f"bad: node-1: aorta_path {tmp_path}/none: no such folder on this machine" in done.stdout
+    assert (
+        f"bad: node-[0-1] (2 nodes): aorta_path {tmp_path}/none: no such folder on this machine"
+        in done.stdout
+    )
 
 
 @pytest.mark.usefixtures("interpreter")
@@ -89,7 +92,7 @@ def test_a_clone_that_a_run_would_make_first_is_no_fault(
     files.edit('"{cvs}/workloads/aorta"', clone)
     done = command("doctor", *files.options)
     assert done.returncode == 0
-    told = f"warning: node-0: aorta_path {tmp_path}/none is not there yet; a run clones it"
+    told = f"warning: node-[0-1] (2 nodes): aorta_path {tmp_path}/none is not there yet; a run clones it"
     assert told in done.stdout.splitlines()
     assert not (tmp_path / "none").exists()
 

@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -563,14 +565,25 @@ def test_a_reader_that_has_gone_is_no_news(words: list[str]) -> None:
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
-    """While it reads a file that does not come to its end."""
-    slow = tmp_path / "aorta.yaml"
-    os.mkfifo(slow)
+    """While it reads a trace that takes a while."""
+    trace = tmp_path / "rank0.json"
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1, "args": {}},'
+    trace.write_bytes(b'{"traceEvents": [%b{}]}' % (event * 1_000_000))
     process = subprocess.Popen(
-        [sys.executable, "-m", "cvs.cli", "parse", str(RCCL), f"--config_file={slow}"],
+        [sys.executable, "-m", "cvs.cli", "parse", str(trace)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with slow.open("w"):
-        process.send_signal(signal.SIGINT)
-        told = process.communicate(timeout=60)
+    end = time.monotonic() + 60
+    while str(trace) not in open_files(process.pid) and time.monotonic() < end:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)
     assert (process.returncode, *told) == (130, "", "")
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return found
