@@ -15,7 +15,7 @@ import msgspec
 
 from cvs.kernels import GPU_CATEGORIES, Bucket
 from cvs.metrics import Interval
-from cvs.parsers.trace_text import ABSENT, Event, text_of
+from cvs.parsers.trace_text import ABSENT, UNDECODABLE, Event, text_of
 
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 _FLOW = "ac2g"
@@ -124,7 +124,7 @@ def _args(text: bytes) -> dict[str, Any] | None:
         return None
     try:
         args = _ARGS.decode(text)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
     found = {_CORRELATION: bytes(args.correlation), _EXTERNAL_ID: bytes(args.external_id)}
     return {key: _value(value) for key, value in found.items() if value}
@@ -137,5 +137,5 @@ def _value(text: bytes) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None

@@ -18,7 +18,7 @@ from cvs.parsers.gpu_events import NO_KIND, NO_LINK, BucketOf, GpuEvents
 from cvs.parsers.gpu_links import LinkedEvent, Links
 from cvs.parsers.trace_numbers import MAX_NS, nanoseconds, nanoseconds_of
 from cvs.parsers.trace_reading import Reading, TraceDocument, step_number
-from cvs.parsers.trace_text import ANNOTATION, Event, text_of
+from cvs.parsers.trace_text import ANNOTATION, UNDECODABLE, Event, text_of
 
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 _GPU_ANNOTATION = "gpu_user_annotation"
@@ -126,7 +126,7 @@ class GpuReading(Reading):
         try:
             args = _ANY_ARGS.decode(event.args)
             meta = comm_meta(name, args)
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             return
         if meta:
             meta, stream = self._metas.setdefault(meta, meta), args.get("stream")
@@ -154,7 +154,7 @@ class GpuReading(Reading):
             return
         try:
             state = _MEMORY_ARGS.decode(event.args)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return
         device = "cpu" if state.device < 0 else f"gpu{state.device}"
         self._memory[device] = max(state.allocated, self._memory.get(device, 0))
@@ -222,7 +222,7 @@ def _links(events: Sequence[Event]) -> list[int]:
     """Numbers that GPU events share with the calls that launched them; `NO_LINK` where there is none."""
     try:
         every = _CORRELATIONS.decode(b"[%b]" % b",".join([event.args for event in events]))
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         every = []
     if len(every) == len(events):
         return [each.correlation for each in every]
@@ -232,7 +232,7 @@ def _links(events: Sequence[Event]) -> list[int]:
 def _args_of(event: Event) -> _Args | None:
     try:
         return _ARGS.decode(event.args)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
 
 

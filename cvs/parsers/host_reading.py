@@ -12,7 +12,7 @@ import msgspec
 from cvs.kernels import GPU_CATEGORIES
 from cvs.metrics import Interval
 from cvs.parsers.trace_reading import Reading, TraceDocument, step_number
-from cvs.parsers.trace_text import ABSENT, ANNOTATION, Event, text_of
+from cvs.parsers.trace_text import ABSENT, ANNOTATION, UNDECODABLE, Event, text_of
 
 _GLOO = "gloo:"
 _GLOO_THREAD = "pt_gloo_runloop"
@@ -45,6 +45,7 @@ class HostReading(Reading):
 
     def __init__(self) -> None:
         super().__init__()
+        self.losses.counting += b'|"' + _GLOO.encode()
         self._comm: list[Interval] = []
         self._operators: dict[bytes, list[Interval]] = defaultdict(list)
         self._gloo_threads: set[bytes] = set()
@@ -74,7 +75,7 @@ class HostReading(Reading):
             self._take_step(event, number)
         elif name.startswith(_GLOO):
             self._gloo_threads.add(bytes(event.tid))
-            span = self._span(event, "collective")
+            span = self._span(event, "collective", vital=True)
             if span:
                 self._comm.append(span)
 
@@ -95,5 +96,5 @@ class HostReading(Reading):
 def _thread_name(args: msgspec.Raw) -> str:
     try:
         return _THREAD_NAME.decode(args).name or ""
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return ""

@@ -5,6 +5,7 @@ Blocks stay small because fresh memory is what costs most: text that lies in the
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,8 @@ with suppress(ImportError):  # three times as fast; whether it is there changes 
     from isal import isal_zlib as _inflating
 
 _ERROR: type[Exception] = _inflating.error
+_LIBRARY = re.compile(r"Error -?[0-9]+ (?:while decompressing data: )?")
+"""What the libraries put before what is wrong."""
 _GZIP = b"\x1f\x8b"
 _BLOCK = 1 << 16
 _PACKED_BLOCK = 1 << 14
@@ -75,7 +78,7 @@ def _unpacked(stream: Stream, losses: Losses) -> Iterator[bytes]:
                 if member.eof:
                     member = None
     except (zlib.error, _ERROR) as error:
-        raise TraceError(f"gzip: {error}") from None
+        raise TraceError(f"gzip: the packed text is damaged: {_LIBRARY.sub('', str(error))}") from None
     if member is not None:
         losses.cut = "cut off: the gzip stream ends early"
 

@@ -9,13 +9,10 @@ from dataclasses import dataclass, field
 
 from cvs.models import LostText, Quality, QualityStatus
 
-_NAMES = rb'"(?:kernel|gpu_memcpy|gpu_memset)"|ProfilerStep'
-_COUNTS = re.compile(_NAMES)
-"""A lost event is harmless unless its text names one of these."""
-_MAY_COUNT = re.compile(
-    rb"%b"
-    rb'|"cat"\s*:(?!\s*(?:"[\w ]*"|null))' % _NAMES  # damaged where it says what it is
-)
+GPU_EVENT = rb'"(?:kernel|gpu_memcpy|gpu_memset)"|ProfilerStep'
+"""Text that is lost is harmless unless it names one of these."""
+_DAMAGED_CATEGORY = rb'"cat"\s*:(?!\s*(?:"[\w ]*"|null))'
+"""Text that was an event whose category is not what it was."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _OVERWRITTEN = 8
 """So many bytes that are no text stand where there was text once, who knows which."""
@@ -25,23 +22,12 @@ _TOLD = 20
 """So many places of lost text are kept with their position; the count goes on."""
 
 
-def _may_count(text: bytes) -> bool:
-    """Whether text that was lost may have been an event that counts."""
-    if _MAY_COUNT.search(text):
-        return True
-    no_text = text.decode(errors="replace").count("\ufffd") + len(_CONTROL.findall(text))
-    return no_text >= _OVERWRITTEN
-
-
-def counts(text: bytes) -> bool:
-    """Whether an event whose text this is may be one that counts."""
-    return _COUNTS.search(text) is not None
-
-
 @dataclass(slots=True)
 class Losses:
     """What could not be read of one file."""
 
+    counting: bytes = GPU_EVENT
+    """Pattern of what events that count have in their text."""
     cut: str | None = None
     """Why the text ends early, if it does."""
     vital: bool = False
@@ -52,6 +38,17 @@ class Losses:
     """By what was done: how often, and at which byte first."""
     _lost: list[LostText] = field(default_factory=list)
     _lost_bytes: int = 0
+
+    def counts(self, text: bytes) -> bool:
+        """Whether an event whose text this is may be one that counts."""
+        return re.search(self.counting, text) is not None
+
+    def _may_count(self, text: bytes) -> bool:
+        """Whether text that was lost may have been an event that counts."""
+        if re.search(rb"%b|%b" % (self.counting, _DAMAGED_CATEGORY), text):
+            return True
+        no_text = text.decode(errors="replace").count("\ufffd") + len(_CONTROL.findall(text))
+        return no_text >= _OVERWRITTEN
 
     def drop(self, cause: str, *, vital: bool) -> None:
         """Note an event that does not count because of `cause`."""
@@ -68,7 +65,7 @@ class Losses:
 
     def lose(self, start: int, text: bytes, cause: str, *, vital: bool = False) -> None:
         """Note a piece of text, `start` bytes into the file, that is no event because of `cause`."""
-        self.drop(cause, vital=vital or _may_count(text))
+        self.drop(cause, vital=vital or self._may_count(text))
         self._lost_bytes += len(text)
         if len(self._lost) < _TOLD:
             self._lost.append(LostText(start=start, end=start + len(text), cause=cause))

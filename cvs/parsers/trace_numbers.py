@@ -70,7 +70,7 @@ def _unusual_nanoseconds(text: bytes) -> int | None:
         number = Decimal(written)
     except InvalidOperation:  # an exponent of 19 digits and more
         return None
-    if abs(number) > MAX_NS:  # far too big; what is not fits into the precision of the next line
+    if number.copy_abs() > MAX_NS:  # far too big; what is not fits into the precision of the next line
         return None
     return _in_64_bits(int(number.quantize(_ONE_NS, context=_EXACT).scaleb(3, context=_EXACT)))
 

@@ -18,7 +18,10 @@ import msgspec
 
 from cvs.errors import TraceError
 from cvs.kernels import GPU_CATEGORIES
-from cvs.parsers.trace_losses import Losses, counts
+from cvs.parsers.trace_losses import Losses
+
+UNDECODABLE = (msgspec.DecodeError, RecursionError)
+"""What the decoder raises: a text that is no JSON, or nested too deeply for it."""
 
 NO_TRACE_EVENTS = "no traceEvents: not a profiler trace"
 """What is wrong with a JSON object that is no trace at all."""
@@ -232,10 +235,21 @@ class Decoder(Generic[E]):
             try:
                 events.append(self._event.decode(text))
             except msgspec.ValidationError:
-                odd.append(bytes(text))
+                odd.append(_with_keys_once(text))
         for one in odd:
-            self._losses.drop("event of unexpected type", vital=counts(one))
+            try:
+                events.append(self._event.decode(one))
+            except msgspec.ValidationError:
+                self._losses.drop("event of unexpected type", vital=self._losses.counts(one))
         return events
+
+
+def _with_keys_once(text: msgspec.Raw) -> bytes:
+    """The same value, whose keys are each there once: the last one counts, whatever the others were."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text))
+    except UNDECODABLE:  # something in it that was only skipped before
+        return bytes(text)
 
 
 def _is_obscured(event: Event) -> bool:

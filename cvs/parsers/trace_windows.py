@@ -12,6 +12,7 @@ one.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -72,6 +73,8 @@ def read_events(stream: Stream, make: Callable[[], R]) -> tuple[R, Header]:
     try:
         reading = make()
         return reading, _Windows(stream, reading).read()
+    except RecursionError:  # where an event is nested almost too deeply
+        raise TraceError("not JSON that can be read: nested too deeply") from None
     except _NotInWindows as reason:
         reading = make()  # the other may have taken events that do not count
         if reason.second_list:
@@ -134,6 +137,7 @@ _LONGEST_KEY = 64
 _BEFORE_FOOTER = b'{"":[]'
 _NOTHING = b"\0 \t\r\n"
 _BLOCK = 1 << 16
+_MUCH = 1 << 19
 _LONGEST_HEADER = 1 << 24
 _LONGEST_WINDOW = 1 << 26
 _LONGEST_WHOLE = 1 << 29
@@ -160,6 +164,8 @@ class _Windows:
         self._losses = reading.losses
         self._decoder = Decoder[Event](reading.event, reading.losses, reading.wanted)
         self._blocks = blocks_of(stream, reading.losses)
+        self._later: deque[bytes] = deque()
+        """Blocks that were read and given back."""
         self._text = b""
         """What has not been taken: it begins at an element of the list."""
         self._at = 0
@@ -180,21 +186,31 @@ class _Windows:
     def _append(self, wanted: int) -> bool:
         """Add so many bytes, or all that is left, to the text; whether there were any."""
         parts = [self._text]
-        while wanted > 0 and (block := next(self._blocks, None)):
+        while wanted > 0 and (block := self._next_block()):
             parts.append(block)
             wanted -= len(block)
         self._text = b"".join(parts)
         return len(parts) > 1
 
+    def _next_block(self) -> bytes:
+        """A block; b"" at the end."""
+        return self._later.popleft() if self._later else next(self._blocks, b"")
+
+    def _give_back(self) -> None:
+        """Keep a block of the text and read the rest again later: who meets damage in a text copies it."""
+        text, self._text = self._text, self._text[:_BLOCK]
+        starts = range(_BLOCK, len(text), _BLOCK)
+        self._later.extendleft(text[start : start + _BLOCK] for start in reversed(starts))
+
     def _drop(self, size: int) -> None:
         self._text = self._text[size:]
         self._at += size
 
-    def _lose(self, size: int, cause: str) -> None:
+    def _lose(self, size: int, cause: str, *, vital: bool = False) -> None:
         lost = self._text[:size]
         if b'"traceEvents"' in lost:
             raise TraceError(_SEVERAL)
-        self._losses.lose(self._at, lost, cause)
+        self._losses.lose(self._at, lost, cause, vital=vital)
         self._drop(size)
 
     # --- beginning ---
@@ -223,7 +239,8 @@ class _Windows:
             fault = Fault(error)
             if fault.at is None or fault.at >= end or fault.ended:
                 return None
-        self._losses.lose(0, self._text[:end], f"header: {fault.cause}")
+        lost = self._text[:end]
+        self._losses.lose(0, lost, f"header: {fault.cause}", vital=_tells_whose(lost))
         return Header()
 
     # --- events ---
@@ -243,7 +260,7 @@ class _Windows:
 
         Where not, the block is added to the text.
         """
-        block = next(self._blocks, b"")
+        block = self._next_block()
         cut = next(_cuts(block), None)
         if cut is not None:
             end, start = cut
@@ -263,6 +280,8 @@ class _Windows:
                 return
             if len(self._text) > _LONGEST_WINDOW:
                 raise _NotInWindows()
+        if len(self._text) > _MUCH:
+            self._give_back()
 
     def _take_window(self) -> bool:
         """Take the events before the last cut, or skip what is damaged; False: more text is needed."""
@@ -326,7 +345,7 @@ class _Windows:
         footer = self._read_footer(end)
         is_none = isinstance(footer, Fault) and footer.at is not None and not footer.ended
         if is_none and (self._ends > _TRIES or self._next_event(end)[0]):
-            self._skip(end - 1, "a bracket too many")
+            self._skip(end - 1, "a bracket too many", vital=self._may_be_inside)
             return
         self._take(listed)
         self._drop(end)
@@ -338,7 +357,8 @@ class _Windows:
             self._end_of_document(footer.at - 1 - len(_BEFORE_FOOTER))
         else:
             self._footer = Header()
-            self._lose(len(self._text), f"after the events: {footer.cause}")
+            cause = f"after the events: {footer.cause}"
+            self._lose(len(self._text), cause, vital=_tells_whose(self._text))
 
     def _read_footer(self, end: int) -> Header | Fault:
         """What follows the list that ends before `end`; all of it, unless it is none."""
@@ -352,7 +372,7 @@ class _Windows:
 
     def _footer_from(self, end: int) -> Header | Fault:
         try:
-            footer = _decoded_header(_BEFORE_FOOTER + self._text[end:], self._losses)
+            footer = self._decoded_footer(end)
         except (msgspec.ValidationError, RecursionError):
             raise _NotInWindows() from None
         except msgspec.DecodeError as error:
@@ -361,9 +381,14 @@ class _Windows:
             raise _NotInWindows(second_list=True)
         return footer
 
+    def _decoded_footer(self, start: int, end: int | None = None) -> Header:
+        """What the text between is, behind a list of events."""
+        at = self._at + start - len(_BEFORE_FOOTER)
+        return _decoded_header(_BEFORE_FOOTER + self._text[start:end], self._losses, at)
+
     def _end_of_document(self, end: int) -> None:
         """Something follows the document; zeros are what a file system leaves behind a lost end."""
-        self._footer = _decoded_header(_BEFORE_FOOTER + self._text[:end], self._losses)
+        self._footer = self._decoded_footer(0, end)
         self._drop(end)
         begun = self._at
         while not self._text.strip(_NOTHING):
@@ -371,8 +396,14 @@ class _Windows:
             if not self._append(_BLOCK):
                 self._losses.repair("zero bytes after the end", at=begun)
                 return
-        self._append(_LONGEST_HEADER)
-        self._lose(len(self._text), "text after the end")
+        vital = self._may_be_inside
+        while self._text or self._append(_LONGEST_HEADER):
+            self._lose(len(self._text), "text after the end", vital=vital)
+
+    @property
+    def _may_be_inside(self) -> bool:
+        """Whether a list that seems to end may be one within an event whose beginning was lost."""
+        return self._losses.has_lost_text
 
     def _cut(self) -> None:
         self._losses.cut = self._losses.cut or "cut off"
@@ -387,7 +418,7 @@ class _Windows:
 
     # --- damage ---
 
-    def _skip(self, at: int | None, cause: str) -> None:
+    def _skip(self, at: int | None, cause: str, *, vital: bool = False) -> None:
         """Take the events before the byte `at`, which does not fit, and go on behind it (None: unknown).
 
         The event before the damage is not taken: it may be two that grew together.
@@ -398,17 +429,17 @@ class _Windows:
             start = before[-1].next or 0
             self._drop(start)
             at = None if at is None else at - start
-        self._go_on_behind(1 if at is None else max(at, 1), cause)
+        self._go_on_behind(1 if at is None else max(at, 1), cause, vital)
 
-    def _go_on_behind(self, at: int, cause: str) -> None:
+    def _go_on_behind(self, at: int, cause: str, vital: bool) -> None:
         """Lose the text up to the next event from `at` on that stands by itself, or up to the end."""
         while True:
             found, searched = self._next_event(at)
             if found:
-                self._lose(searched, cause)
+                self._lose(searched, cause, vital=vital)
                 return
             if searched > _LONGEST_HEADER:
-                self._lose(searched, cause)
+                self._lose(searched, cause, vital=vital)
                 searched = 0
             if not self._append(max(_BLOCK, len(self._text) - searched)):
                 break
@@ -442,6 +473,7 @@ class _Windows:
 # --- places in a text -------------------------------------------------------------------------------------
 
 _BLANKS = b" \t\r\n"
+_PIECE = 1 << 10
 _OBJECT = re.compile(rb'\{\s*"')
 _WORD = b"+-." + (digits + ascii_letters).encode()
 
@@ -465,9 +497,13 @@ def _cuts(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _before_blanks(text: bytes, end: int) -> int:
-    while end and text[end - 1] in _BLANKS:
-        end -= 1
-    return end
+    while end:
+        start = max(0, end - _PIECE)
+        piece = text[start:end].rstrip(_BLANKS)
+        if piece:
+            return start + len(piece)
+        end = start
+    return 0
 
 
 class _Element(NamedTuple):
@@ -544,15 +580,24 @@ def _is_cut(text: bytes) -> bool:
 # --- header -----------------------------------------------------------------------------------------------
 
 
-def _decoded_header(text: bytes, losses: Losses) -> Header:
-    """Top level of a document, mended as events are.
+def _decoded_header(text: bytes, losses: Losses, at: int = 0) -> Header:
+    """Top level of a document, which begins `at` bytes into the file, mended as events are.
 
     Raises: msgspec.DecodeError: not JSON, or no object. RecursionError: nested too deeply.
     """
-    header, _ = mended(_HEADER.decode, text, losses)
+    header, _ = mended(_HEADER.decode, text, losses, at)
     if has_number_too_big(text):
         losses.repair("number beyond a double")
     return header
+
+
+_WHOSE = re.compile(rb"distri|butedInfo|baseTime|Nanoseconds")
+"""Halves of the keys that tell rank, world and clock: a key that is damaged has one of its halves still."""
+
+
+def _tells_whose(text: bytes) -> bool:
+    """Whether text at the top level that was lost told whose the trace is, or when it was."""
+    return _WHOSE.search(text) is not None
 
 
 def _joined(header: Header, footer: Header) -> Header:

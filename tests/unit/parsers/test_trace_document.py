@@ -367,11 +367,33 @@ def test_other_events_without_times_make_a_cpu_trace_repaired() -> None:
         step(1),
         event("cpu_op", "aten::mm", None),
         event("cpu_op", "wrapper", None),
-        event("user_annotation", "gloo:barrier", 1, -1),
         basis="cpu",
     )
     assert document.quality.status == "repaired"
-    assert document.quality.dropped == {"operator without usable ts": 1, "collective with negative dur": 1}
+    assert document.quality.dropped == {"operator without usable ts": 1}
+
+
+def test_a_collective_without_a_time_makes_a_cpu_trace_incomplete() -> None:
+    document = read(step(1), event("user_annotation", "gloo:barrier", 1, -1), basis="cpu")
+    assert document.quality.status == "incomplete"
+    assert document.quality.dropped == {"collective with negative dur": 1}
+
+
+def test_lost_text_of_a_collective_counts_on_the_cpu_only() -> None:
+    text = json.dumps({"traceEvents": [step(1), event("user_annotation", "gloo:barrier", 1, 1), step(2)]})
+    broken = io.BytesIO(text.replace('gloo:barrier"', "gloo:barrier").encode())
+    assert read_document(broken, "cpu").quality.status == "incomplete"
+    assert read_document(broken, "gpu").quality.dropped
+
+
+@pytest.mark.parametrize("stamp", ["1e1000000", '"1e1000000"', '"\\ud800"'])
+@pytest.mark.parametrize("basis", ["gpu", "cpu"])
+def test_a_stamp_that_is_no_time_costs_its_event(stamp: str, basis: Basis) -> None:
+    events = [event("kernel", "k", 7777), event("cuda_runtime", "l", 7777), step(2, 7777), step(1)]
+    text = json.dumps({"traceEvents": events}).replace("7777", stamp)
+    document = read_document(io.BytesIO(text.encode()), basis)
+    assert document.quality.status == "incomplete"
+    assert list(document.steps) == [1]
 
 
 # --- files ------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def check(*lists: str) -> None:
         r'{"\u0063at": "\u006bernel", "name": "escaped"}',
         '{"cat": "gpu_memcpy", "name": 5, "args": []}',
         '{"cat": "cpu_op", "cat": 7}',
+        r'{"cat": 5, "cat": "k\u0065rnel", "name": "the last counts"}',
         '{"cat": null, "name": "k"}',
         '{"name": "k"}',
         "{}",

@@ -316,6 +316,49 @@ def test_a_footer_that_is_damaged_does_not_cost_the_events() -> None:
     assert (quality.status, quality.dropped) == ("repaired", {"after the events: invalid character": 1})
 
 
+@pytest.mark.parametrize("key", ["distributedInfo", "baseTimeNanoseconds"])
+@pytest.mark.parametrize("place", range(20))
+def test_what_may_have_told_whose_the_trace_is_makes_it_incomplete(key: str, place: int) -> None:
+    """Wherever in the key or behind it the damage is, before the events and behind them."""
+    spot = f'"{key}": 5'
+    before = trace(KERNEL, **{key: 5}).decode()
+    for text in (before, trace(KERNEL).decode().replace('"traceName"', f'{spot}, "traceName"')):
+        at = text.index(spot) + place % len(spot)
+        damaged_text = f"{text[:at]}\x01{text[at + 1 :]}"
+        events, quality = read(damaged_text.encode())
+        assert names(events) == ["k"]
+        assert quality.status == "incomplete"
+
+
+def test_a_list_within_a_lost_event_is_not_taken_for_the_events_in_silence() -> None:
+    inside = {**OPERATOR, "ts": "@", "args": {"x": [{**KERNEL, "name": "inside"}]}}
+    for events in ([KERNEL, inside, OPERATOR], [KERNEL, inside, OPERATOR, KERNEL]):
+        _, quality = read(trace(*events).replace(b'"@"', b"01"))
+        assert quality.status == "incomplete"
+
+
+def test_text_after_the_end_is_looked_through_however_long_it_is() -> None:
+    far = b" " * 20_000_000 + json.dumps(KERNEL).encode()
+    _, quality = read(trace(KERNEL) + b"," + far)
+    assert quality.status == "incomplete"
+
+
+@pytest.mark.parametrize("depth", range(940, 1000))
+def test_nesting_that_is_nearly_too_deep_is_no_exception(depth: int) -> None:
+    deep = b'{"ph": "X", "cat": "cpu_op", "args": ' + b"[" * depth + b"]" * depth + b"}"
+    text = trace(KERNEL, 5).replace(b" 5]", deep + b"]")
+    for basis in ("gpu", "cpu"):
+        assert read_document(io.BytesIO(text), basis).quality.status != "duplicate"
+
+
+def test_damage_behind_a_long_event_is_told_piece_by_piece() -> None:
+    long = {**OPERATOR, "name": "x" * 3_000_000}
+    text = trace(KERNEL, long, *[OPERATOR, 5, KERNEL] * 50).replace(b" 5,", b' {"ph": "X", 05},')
+    events, quality = read(text)
+    assert len(events) == 1 + 1 + 50 + 50
+    assert quality.dropped == {"object keys must be strings": 50}
+
+
 def test_a_trailing_comma_costs_nothing() -> None:
     events, quality = read(b'{"traceEvents": [%b,]}' % json.dumps(KERNEL).encode())
     assert names(events) == ["k"]
