@@ -145,6 +145,8 @@ _LONGEST_WHOLE = 1 << 29
 _LONGEST_EVENT = 1 << 20
 """Of an event behind damage."""
 _TRIES = 8
+_LONGEST_WORD = 8
+"""Of a text that goes on, the last word may be half a number, which looks like damage."""
 _SEARCHED_FOR_NUMBERS = 1 << 18
 """A number too big for a double, in a field that nobody reads, hides nothing; in a long text the search for
 one would cost as much as all else."""
@@ -364,7 +366,8 @@ class _Windows:
         """What follows the list that ends before `end`; all of it, unless it is none."""
         while True:
             found = self._footer_from(end)
-            over = isinstance(found, Fault) and found.at is not None
+            size = len(_BEFORE_FOOTER) + len(self._text) - end
+            over = isinstance(found, Fault) and found.at is not None and found.at < size - _LONGEST_WORD
             if over or not self._append(max(_BLOCK, len(self._text) - end)):
                 return found
             if len(self._text) - end > _LONGEST_WINDOW:
@@ -558,7 +561,7 @@ def _stands_alone(text: memoryview) -> bool | None:
         return False
     except msgspec.DecodeError as error:
         fault = Fault(error)
-        if fault.at is None:
+        if fault.at is None or (not fault.ended and fault.at >= len(text) - _LONGEST_WORD):
             return None
         return fault.ended and text[fault.at - 1] in b",]"
     except RecursionError:
