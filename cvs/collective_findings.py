@@ -25,11 +25,11 @@ _AS_IN_THE_TRACE = {
 
 def findings(matching: Matching) -> tuple[str, ...]:
     """Every reason for doubt, those about the whole set first."""
-    groups: dict[str, list[Collective]] = {}
-    for one in matching.collectives:
-        groups.setdefault(one.group, []).append(one)
+    groups = _by_group(matching)
     return (
+        *_alone(matching),
         *_order_alone(matching),
+        *_pairs_as_all(matching),
         *_clocks(matching),
         *_windows(matching),
         *_one_name_for_several(groups),
@@ -43,16 +43,46 @@ def findings(matching: Matching) -> tuple[str, ...]:
     )
 
 
+def doubtful_groups(matching: Matching) -> frozenset[str]:
+    """Groups of which kernels may be matched that do not belong together."""
+    groups = _by_group(matching)
+    if any(line for about in _AGAINST_THE_SET for line in about(matching)):
+        return frozenset(groups)
+    return frozenset(
+        name
+        for name, collectives in groups.items()
+        if any(line for about in _AGAINST_A_GROUP for line in about(matching, name, collectives))
+    )
+
+
+def _by_group(matching: Matching) -> dict[str, list[Collective]]:
+    groups: dict[str, list[Collective]] = {}
+    for one in matching.collectives:
+        groups.setdefault(one.group, []).append(one)
+    return groups
+
+
 # --- the whole set ----------------------------------------------------------------------------------------
+
+
+def _alone(matching: Matching) -> Iterator[str]:
+    """In place of all that could be said of matching, where there is nothing to match."""
+    if len(matching.ranks) != 1:
+        return
+    [rank] = matching.ranks
+    if any(kernel.meta.known_size != 1 for kernel in rank.kernels):
+        yield (
+            f"only rank {rank.rank} has communication kernels here: what its collectives were across ranks "
+            "cannot be told"
+        )
 
 
 def _order_alone(matching: Matching) -> Iterator[str]:
     """Kernels without metadata: all that older profilers recorded, and on ROCm those of the first step."""
+    if len(matching.ranks) < 2:
+        return
     if matching.is_simplified and matching.collectives:
         yield "no trace names process groups: the communication kernels are matched by their order alone"
-        together = sum(kernel.meta.kernel == "sendrecv" for rank in matching.ranks for kernel in rank.kernels)
-        if together:
-            yield f"{together} kernels between two ranks (SendRecv) are matched as if all ranks took part"
         return
     silent = {
         rank.rank: unnamed
@@ -65,6 +95,12 @@ def _order_alone(matching: Matching) -> Iterator[str]:
             f"{sum(silent.values())} of {every} communication kernels name no process group "
             f"({listed('rank', silent)}): they are matched by their order alone"
         )
+
+
+def _pairs_as_all(matching: Matching) -> Iterator[str]:
+    together = sum(kernel.meta.kernel == "sendrecv" for rank in matching.ranks for kernel in rank.kernels)
+    if matching.is_simplified and together and len(matching.ranks) > 1:
+        yield f"{together} kernels between two ranks (SendRecv) are matched as if all ranks took part"
 
 
 def _clocks(matching: Matching) -> Iterator[str]:
@@ -135,9 +171,16 @@ def _unlisted(_: Matching, group: str, collectives: Sequence[Collective]) -> Ite
         yield f"group {group}: the traces {how}: who belongs to it cannot be checked"
 
 
-def _not_whole(_: Matching, group: str, collectives: Sequence[Collective]) -> Iterator[str]:
-    size, here = collectives[0].meta.group_size, _present(collectives)
-    if size is not None and size > len(here):
+def _not_whole(matching: Matching, group: str, collectives: Sequence[Collective]) -> Iterator[str]:
+    size, here = collectives[0].meta.known_size, _present(collectives)
+    if len(matching.ranks) < 2:
+        return
+    if size is None and len(here) < matching.world_size:
+        yield (
+            f"group {group}: nobody knows its ranks, and of the {matching.world_size} ranks of the job only "
+            f"{listed('rank', here)} have kernels in it here: who was waited for in it cannot be told"
+        )
+    elif size is not None and size > len(here):
         yield (
             f"group {group} has {size} ranks, and kernels of {listed('rank', here)} are here: its numbers "
             f"are of {'these' if len(here) > 1 else 'this one'} alone"
@@ -198,11 +241,8 @@ def _too_far_apart(matching: Matching, group: str, collectives: Sequence[Collect
         )
 
 
-_ABOUT_A_GROUP: tuple[Callable[[Matching, str, Sequence[Collective]], Iterable[str]], ...] = (
-    _unlisted,
-    _not_whole,
-    _strangers,
-    _uneven,
-    _contradictions,
-    _too_far_apart,
-)
+_AboutAGroup = Callable[[Matching, str, Sequence[Collective]], Iterable[str]]
+
+_AGAINST_THE_SET = (_pairs_as_all, _windows)
+_AGAINST_A_GROUP: tuple[_AboutAGroup, ...] = (_strangers, _uneven, _contradictions, _too_far_apart)
+_ABOUT_A_GROUP: tuple[_AboutAGroup, ...] = (_unlisted, _not_whole, *_AGAINST_A_GROUP)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple, TypeVar
 
-from cvs.collective_findings import findings
+from cvs.collective_findings import doubtful_groups, findings
 from cvs.collectives import Collective, CommMeta, Matching, Part
 from cvs.metrics import spread, spread_over
 from cvs.models import CollectiveReport, CollectiveSummary, Spread, Straggler
@@ -409,15 +409,17 @@ def _sends(meta: CommMeta) -> Iterator[tuple[int, int | None, int]]:
 def collective_report(matching: Matching) -> CollectiveReport:
     """The brief report on matched collectives: on those whose ranks are all here.
 
-    Of the others nobody knows who was waited for, so neither a latency nor a skew.
+    Of the others nobody knows who was waited for, so neither a latency nor a skew. Nor is a rank counted as
+    waited for in a group of which kernels may be matched that do not belong together.
     """
     rows = [row for row in implicit_sync(matching) if matching.is_whole(row.collective)]
     alike = _grouped(((_kind(row.meta), row.collective.group), row) for row in rows)
     summaries = [_collective_summary(those) for those in alike.values()]
+    doubtful = doubtful_groups(matching)
     return CollectiveReport(
         is_simplified=matching.is_simplified,
         collectives=tuple(sorted(summaries, key=lambda summary: -summary.total_latency_ns)),
-        stragglers=tuple(stragglers(matching, rows)),
+        stragglers=tuple(stragglers(matching, [row for row in rows if row.collective.group not in doubtful])),
         findings=findings(matching),
     )
 

@@ -92,6 +92,11 @@ class CommMeta(NamedTuple):
         return None if self.group_ranks is None else str(self.group_ranks)
 
     @property
+    def known_size(self) -> int | None:
+        """How many ranks the group has, as told or as listed."""
+        return self.group_size or (len(self.ranks) if isinstance(self.ranks, tuple) else None) or None
+
+    @property
     def element_bytes(self) -> int | None:
         """Bytes of one element."""
         return ELEMENT_BYTES.get(self.dtype or "")
@@ -281,14 +286,16 @@ class Matching:
 
     ranks: tuple[RankKernels, ...]
     """In the order of their numbers."""
+    world_size: int
+    """How many ranks the job has, or has at least where nobody tells."""
     is_simplified: bool
     """No trace names a group and no rank has two communication streams: matched by order alone."""
     collectives: tuple[Collective, ...]
 
     def is_whole(self, collective: Collective) -> bool:
-        """Whether all ranks of its group are here; where nobody tells how many these are, all ranks."""
+        """Whether all ranks of its group are here; where nobody tells how many these are, all of the job."""
         here = len(collective.parts)
-        return here > 1 and here == (collective.meta.group_size or len(self.ranks))
+        return here > 1 and here == (collective.meta.known_size or self.world_size)
 
     def synchronises(self, collective: Collective) -> bool:
         """Whether it is a collective of `IMPLICIT_SYNC`; in simplified mode one of unknown kind may be."""
@@ -296,12 +303,13 @@ class Matching:
         return not collective.differs and (kind in IMPLICIT_SYNC or (self.is_simplified and kind is None))
 
 
-def match(ranks: Sequence[RankKernels]) -> Matching:
+def match(ranks: Sequence[RankKernels], world_size: int | None = None) -> Matching:
     """Put the communication kernels of all ranks together; one pass, besides sorting each rank's by time.
 
     A group is its name, and its ranks where one name stands for several sets of them: subgroups that were
     split off one parent can all have the same.
 
+    Args: world_size: how many ranks the job has; None: at least as many as the kernels tell of.
     Raises: TraceError: a rank is given twice.
     """
     in_order = tuple(sorted(ranks, key=lambda rank: rank.rank))
@@ -320,6 +328,7 @@ def match(ranks: Sequence[RankKernels]) -> Matching:
     with_base = {rank.rank for rank in in_order if rank.base_ns is not None}
     return Matching(
         ranks=in_order,
+        world_size=max(world_size or 0, _least_world(in_order)),
         is_simplified=simplified,
         collectives=tuple(
             Collective(
@@ -333,6 +342,13 @@ def match(ranks: Sequence[RankKernels]) -> Matching:
             for (group, index), parts in found.items()
         ),
     )
+
+
+def _least_world(ranks: Sequence[RankKernels]) -> int:
+    """As many ranks as there are here, or in any group."""
+    metas = {kernel.meta for rank in ranks for kernel in rank.kernels}
+    numbers = {number for meta in metas if isinstance(meta.ranks, tuple) for number in meta.ranks}
+    return max(len(ranks), max(numbers, default=-1) + 1, *(meta.group_size or 0 for meta in metas), 0)
 
 
 def _is_simplified(ranks: Sequence[RankKernels]) -> bool:

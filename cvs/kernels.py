@@ -6,7 +6,7 @@ Source: TraceLens, whose timeline this must agree with. First class that fits wi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -68,7 +68,10 @@ class KernelClasses:
 
         Raises: ConfigError: one of them is none.
         """
-        self.classes = tuple(_extended(communication))
+        self._own = tuple(
+            COMMUNICATION._replace(name=pattern, fits=_asked(pattern)) for pattern in communication
+        )
+        self.classes = tuple(_extended(self._own))
         self._bucket_of = lru_cache(maxsize=1 << 16)(self._first_fit)
 
     def bucket_of(self, category: str, name: str) -> Bucket:
@@ -78,6 +81,11 @@ class KernelClasses:
         """
         return self._bucket_of(category, name)
 
+    def unused(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those further names that fit none of these."""
+        distinct = set(names) if self._own else set()
+        return tuple(kind.name for kind in self._own if not any(map(kind.fits, distinct)))
+
     def _first_fit(self, category: str, name: str) -> Bucket:
         for kind in self.classes:
             if category in kind.categories and kind.fits(name):
@@ -85,11 +93,11 @@ class KernelClasses:
         raise ValueError(f"{category!r} is no category of GPU events")
 
 
-def _extended(communication: Sequence[str]) -> Iterator[KernelClass]:
+def _extended(communication: Sequence[KernelClass]) -> Iterator[KernelClass]:
     for kind in CLASSES:
         yield kind
         if kind is COMMUNICATION:
-            yield from (kind._replace(name=pattern, fits=_asked(pattern)) for pattern in communication)
+            yield from communication
 
 
 def _asked(pattern: str) -> Callable[[str], bool]:

@@ -275,16 +275,26 @@ def _numbers(rank: RankMetrics) -> frozenset[int]:
 # --- over ranks -------------------------------------------------------------------------------------------
 
 
+def counted(ranks: Sequence[RankMetrics]) -> list[RankMetrics]:
+    """Ranks that enter values over ranks: of `COUNTED` quality, and where any rank has a trace only such."""
+    has_traces = any(rank.source == "trace" for rank in ranks)
+    return [
+        rank
+        for rank in ranks
+        if rank.quality.status in COUNTED and (rank.source == "trace" or not has_traces)
+    ]
+
+
 def aggregates(ranks: Sequence[RankMetrics]) -> Aggregates:
-    """Values over the ranks that count (`COUNTED`) and have them.
+    """Values over the ranks that count (`counted`) and have them.
 
     Where ranks measured different steps, iteration times and the ratios of the `cpu` basis are taken from the
     steps that all of them have. The ratios of the `gpu` basis are of each rank's whole window.
     """
-    counted = [rank for rank in ranks if rank.quality.status in COUNTED]
-    common = common_steps(counted)
-    iterations = _present(iteration_ns(_among(rank.steps, common)) for rank in counted)
-    shares = [found for rank in counted if (found := _ratios(rank, common))]
+    members = counted(ranks)
+    common = common_steps(members)
+    iterations = _present(iteration_ns(_among(rank.steps, common)) for rank in members)
+    shares = [found for rank in members if (found := _ratios(rank, common))]
     compute, comm, overlap = (
         _present(getattr(found, name) for found in shares) for name in ("compute", "comm", "overlap")
     )
@@ -321,11 +331,13 @@ def per_node(ranks: Sequence[RankMetrics]) -> tuple[NodeMetrics, ...]:
 
 
 def coverage(parse: ParseResult) -> Coverage:
-    """Ranks that count (`COUNTED`), of the world; steps that all of them have, of those that any rank has.
+    """Ranks that count (`counted`), of the world; steps that all of them have, of those that any rank has.
 
-    A rank counts once, and only if the world has a place for it; in an unknown world every trace counts.
+    A rank counts once, and only if the world has a place for it; in an unknown world every trace counts. A
+    rank that is missing does not, whatever a workbook says of it.
     """
-    measured = [rank for rank in parse.ranks if rank.quality.status in COUNTED]
+    missing = frozenset(parse.missing_ranks or ())
+    measured = [rank for rank in counted(parse.ranks) if rank.rank not in missing]
     places = {rank.rank for rank in measured if rank.rank is not None}
     windows = [_numbers(rank) for rank in measured]
     any_rank = frozenset[int]().union(*map(_numbers, parse.ranks))
@@ -364,12 +376,12 @@ def without_communication(ranks: Sequence[RankMetrics], world_size: int | None) 
 
     Args: world_size: of the job; None where nobody knows.
     """
-    counted = [rank for rank in ranks if rank.quality.status in COUNTED]
-    times = _present(rank.communication_time_us for rank in counted)
-    if not times or any(times) or max(len(counted), world_size or 0) < 2:
+    members = counted(ranks)
+    times = _present(rank.communication_time_us for rank in members)
+    if not times or any(times) or max(len(members), world_size or 0) < 2:
         return []
     found = "no trace shows communication, though the job is of several ranks"
-    if counted[0].basis == "cpu":
+    if members[0].basis == "cpu":
         return [f"{found}: none of gloo's ranges (gloo:…) lies in their steps"]
     return [f"{found}: if its kernels have names of their own, list them in traces.communication_kernels"]
 

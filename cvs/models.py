@@ -502,6 +502,12 @@ class ParseResult(Frozen):
     left_out: tuple[LeftOut, ...] = ()
 
     @property
+    def absent_ranks(self) -> tuple[int, ...]:
+        """Missing ranks of which there is not even a workbook."""
+        present = {rank.rank for rank in self.ranks}
+        return tuple(rank for rank in self.missing_ranks or () if rank not in present)
+
+    @property
     def status(self) -> ParseStatus:
         """Success only where every expected rank is there and readable."""
         readable = sum(rank.quality.is_evidence for rank in self.ranks)

@@ -126,7 +126,7 @@ def _flaws(result: TraceResult) -> Iterator[str]:
     yield from result.parse.problems
     if result.parse.missing_ranks:
         yield _missing(result)
-    elif not result.parse.ranks:
+    elif not (result.parse.ranks or result.parse.problems):
         yield "no trace was found"
     without_gpu = [rank for rank in result.parse.ranks if rank.quality.status == "no_gpu_events"]
     if without_gpu:
@@ -150,6 +150,11 @@ def _missing(result: TraceResult) -> str:
     world = result.parse.world_size or 0
     found = world - len(missing)
     text = f"{found} of {world} ranks left a trace; missing: {listed('rank', missing)}"
+    told = [rank for rank in result.parse.ranks if rank.source == "workbook" and rank.rank in missing]
+    if told:
+        files = ", ".join(dict.fromkeys(file for rank in told for file in rank.files))
+        whose = listed("rank", (rank.rank for rank in told if rank.rank is not None))
+        text += f" (of {whose} only {files})"
     if not found and _ended_early(result):
         text += " (no complete profiler window exists: the job ended before one was over)"
     return text

@@ -33,7 +33,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="measure traces from anywhere",
         description="Measure the PyTorch-profiler traces of one job, whether or not cvs ran it, and judge"
         " them. Of a folder, or of several paths, every rank must be there; one file is judged alone. Exit"
-        " code 0 if the verdict is good; 1 if it is red; 2 if there is no such path.",
+        " code 0 if the verdict is good; 1 if it is red; 2 if there is no such path, or the benchmark file"
+        " cannot be used; 3 if the result cannot be written.",
         epilog="examples:\n  cvs parse traces/\n  cvs parse traces/ --steps --csv > steps.csv\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -94,7 +95,8 @@ def _parse(arguments: argparse.Namespace) -> int:
     accelerator, options, limits = arguments.accelerator, ParseOptions(), ExpectedResults()
     if arguments.config_file:
         bench = load_aorta(arguments.config_file)
-        accelerator = accelerator or bench.accelerator
+        if "accelerator" in bench.model_fields_set:  # a default says nothing of these traces
+            accelerator = accelerator or bench.accelerator
         options, limits = parse_options(bench), bench.expected_results
     asked = {"linked": arguments.linked, "micro_idle_ns": arguments.micro_idle_ns}
     result = measure_traces(

@@ -29,13 +29,11 @@ class Question:
 
 def read_trace(open_it: Callable[[], AbstractContextManager[Stream]], question: Question) -> TraceDocument:
     """Document of a trace with its metrics, without its intervals; never an exception."""
+    classes = KernelClasses(question.communication_kernels)
     try:
         with open_it() as stream:
             document = read_document(
-                stream,
-                question.basis,
-                linked=question.linked,
-                bucket_of=KernelClasses(question.communication_kernels).bucket_of,
+                stream, question.basis, linked=question.linked, bucket_of=classes.bucket_of
             )
             document = named(document, stream)
     except OSError as error:
@@ -49,6 +47,7 @@ def read_trace(open_it: Callable[[], AbstractContextManager[Stream]], question: 
         linked=None,
         by_step={},
         kernels=(),
+        unused_patterns=classes.unused(kernel.name for kernel in document.kernels),
         comm=(),
         compute=(),
     )

@@ -6,7 +6,8 @@ rank's failure costs that rank only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from cvs import metrics
 from cvs.collective_tables import collective_report
@@ -16,6 +17,7 @@ from cvs.kernels import KernelClasses
 from cvs.models import (
     Basis,
     CollectiveReport,
+    LeftOut,
     ParseOptions,
     ParseResult,
     RankMetrics,
@@ -34,7 +36,7 @@ from cvs.terminal import listed
 
 __all__ = ["TorchTraceParser", "trace_set_of"]
 
-_IDENTITY = "torch_trace 2"
+_IDENTITY = "torch_trace 3"
 """The version grows when a number changes its meaning, or there are more of them."""
 
 ONE_RUN_NS = 10 * 60 * 10**9
@@ -79,7 +81,7 @@ class TorchTraceParser:
         entries = chosen.entries
         measured = tuple(_rank(entry, basis, traces.local_world_size) for entry in entries)
         world_size = traces.world_size or _claimed_world(entries)
-        collectives = None if worlds else _collectives(entries)
+        collectives = None if worlds else _collectives(entries, world_size)
         return ParseResult(
             parser=self.identity,
             basis=basis,
@@ -88,10 +90,11 @@ class TorchTraceParser:
             ranks=measured,
             collectives=collectives,
             problems=(
-                *_no_trace(traces, entries),
+                *([] if entries else [_no_trace(traces, left_out, self._options.rank_pattern)]),
                 *_unknown_ranks(entries),
                 *worlds,
                 *_several_runs(measured),
+                *_nothing_over_ranks(measured),
             ),
             warnings=(
                 *traces.warnings,
@@ -102,6 +105,7 @@ class TorchTraceParser:
                 *_idle_steps(measured),
                 *metrics.host_ahead(measured),
                 *metrics.without_communication(measured, world_size),
+                *_unused_patterns(entries),
             ),
             left_out=(*traces.left_out, *left_out, *places.left_out, *chosen.left_out),
         )
@@ -155,14 +159,20 @@ def _local_rank(entry: Entry, local_world_size: int | None) -> int | None:
 # --- across ranks -----------------------------------------------------------------------------------------
 
 
-def _collectives(entries: Sequence[Entry]) -> CollectiveReport | None:
+def _collectives(entries: Sequence[Entry], world_size: int | None) -> CollectiveReport | None:
     """What the kernels that communicate tell over the ranks of one world."""
     ranks = {
         entry.rank: _rank_kernels(entry.rank, entry)
         for entry in entries
         if entry.rank is not None and entry.document.comm_kernels
     }
-    return collective_report(match(list(ranks.values()))) if ranks else None
+    return collective_report(match(list(ranks.values()), world_size)) if ranks else None
+
+
+def _unused_patterns(entries: Sequence[Entry]) -> Iterator[str]:
+    unused = [set(entry.document.unused_patterns) for entry in entries]
+    for pattern in sorted(set.intersection(*unused)) if unused else ():
+        yield f"traces.communication_kernels: no rank has a kernel whose name fits '{pattern}'"
 
 
 def _rank_kernels(rank: int, entry: Entry) -> RankKernels:
@@ -224,8 +234,11 @@ def _outside(entries: Sequence[Entry], started: int | None) -> list[str]:
     """Ranks that their own world, or the one that was started, has no place for."""
     problems = []
     for entry in entries:
-        worlds = (("its own world", entry.document.world_size), ("the world that was started", started))
-        outside = [f"{world} of {size}" for world, size in worlds if size and (entry.rank or 0) >= size]
+        worlds = (
+            ("its own world of {}", entry.document.world_size),
+            ("the world of {} that was started", started),
+        )
+        outside = [world.format(size) for world, size in worlds if size and (entry.rank or 0) >= size]
         if outside:
             where = " and ".join(outside)
             problems.append(f"separate worlds: {entry.place}: rank {entry.rank} is outside {where}")
@@ -235,19 +248,27 @@ def _outside(entries: Sequence[Entry], started: int | None) -> list[str]:
 # --- the set ----------------------------------------------------------------------------------------------
 
 
-def _no_trace(traces: TraceSet, entries: Sequence[Entry]) -> list[str]:
-    if entries:
-        return []
-    number = len(traces.files)
-    files = f"{number} file{'' if number == 1 else 's'}"
-    return [f"no trace among {files} in {traces.root}: a trace is a .json or .json.gz file"]
+def _no_trace(traces: TraceSet, left_out: Sequence[LeftOut], pattern: str | None) -> str:
+    """What there is in place of traces, and why nothing of it counts that has the name of one."""
+    found = f"no trace among {_files(len(traces.files))} in {traces.root}"
+    whys = Counter(left.why for left in left_out if left.file.endswith(trace_files.SUFFIXES))
+    if not whys:
+        return f"{found}: a trace is a .json or .json.gz file"
+    reasons = "; ".join(f"{why} ({_files(number)})" for why, number in whys.items())
+    # As it is written in the benchmark file, so that it can be found there.
+    return f"{found}: {reasons}{f'; the pattern is {pattern}' if pattern is not None else ''}"
+
+
+def _files(number: int) -> str:
+    return f"{number} file{'' if number == 1 else 's'}"
 
 
 def _unknown_ranks(entries: Sequence[Entry]) -> list[str]:
     if len(entries) < 2:
         return []
     return [
-        f"{entry.place}: rank unknown: neither the trace nor its folder nor its name tells it"
+        f"{entry.place}: rank unknown: neither the trace nor its folder nor its name tells it;"
+        " set traces.rank_pattern to find it in the path"
         for entry in entries
         if entry.rank is None
     ]
@@ -283,13 +304,41 @@ def _ignored_gpu_events(entries: Sequence[Entry]) -> list[str]:
 
 
 def _different_windows(measured: Sequence[RankMetrics]) -> list[str]:
-    counted = [rank for rank in measured if rank.quality.status in metrics.COUNTED]
+    counted = metrics.counted(measured)
     windows = {tuple(step.number for step in rank.steps) for rank in counted}
-    if len(windows) < 2:
-        return []
     common = metrics.common_steps(counted)
-    used = f"only {listed('step', common)}" if common else "none, as they have none in common"
-    return [f"ranks measured different steps: for iteration times over ranks cvs uses {used}"]
+    if len(windows) > 1 and common:
+        used = listed("step", common)
+        return [f"ranks measured different steps: for iteration times over ranks cvs uses only {used}"]
+    if _has_nothing_in_common(counted) and counted[0].basis == "gpu":
+        return [f"{_told_apart(counted)}: no iteration time over ranks; the ratios are of whole windows"]
+    return []
+
+
+def _nothing_over_ranks(measured: Sequence[RankMetrics]) -> list[str]:
+    """Whether no value over ranks exists: those of the `cpu` basis are all of common steps."""
+    counted = metrics.counted(measured)
+    if _has_nothing_in_common(counted) and counted[0].basis == "cpu":
+        return [f"{_told_apart(counted)}: nothing can be measured over ranks"]
+    return []
+
+
+def _has_nothing_in_common(counted: Sequence[RankMetrics]) -> bool:
+    return any(rank.steps for rank in counted) and not metrics.common_steps(counted)
+
+
+def _told_apart(counted: Sequence[RankMetrics]) -> str:
+    """That there is no common step, with the window that ends first and the one that begins last."""
+    windows = [rank for rank in counted if rank.steps]
+    apart = (
+        min(windows, key=lambda rank: rank.steps[-1].number),
+        max(windows, key=lambda rank: rank.steps[0].number),
+    )
+    told = " and ".join(
+        f"{listed('step', (step.number for step in rank.steps))} of {' and '.join(rank.files)}"
+        for rank in apart
+    )
+    return f"ranks measured different steps and have none in common, such as {told}"
 
 
 def _idle_steps(measured: Sequence[RankMetrics]) -> list[str]:

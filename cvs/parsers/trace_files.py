@@ -32,7 +32,9 @@ _LEFTOVERS = (
     (re.compile(r"[^/]*\.(zst|xz|bz2|lz4|zip)"), "packed in a way that is not readable here: use gzip"),
 )
 """Names of files that are no traces, whatever is in them, and what they are."""
-_SAME, _LATER = "the same ", " has a later window"
+SAME = "the same "
+"""How a reason begins where another file that is used tells what the one left out does."""
+_LATER = " has a later window"
 _KINETO_NAMES = (".pt.trace.json", ".pt.trace.json.gz")
 
 
@@ -66,8 +68,8 @@ class Chosen:
 
 
 def gave_way(left: LeftOut) -> bool:
-    """Whether a file that was left out is a trace, and another one of its rank is used."""
-    return left.why.startswith(_SAME) or left.why.endswith(_LATER)
+    """Whether a file that was left out tells of a rank, and another one of that rank is used."""
+    return left.why.startswith(SAME) or left.why.endswith(_LATER)
 
 
 # --- by path ----------------------------------------------------------------------------------------------
@@ -112,7 +114,8 @@ def one_per_place(read: Sequence[tuple[TraceFile, TraceDocument]], names: RankNa
     """Choose one file where several in one folder are of one rank.
 
     A rank is what the trace itself says, else its folder or the pattern, else its name. Of the same steps a
-    `.pt.trace.json` wins, of different steps the latest readable window.
+    `.pt.trace.json` wins, of different steps the latest readable window. In a folder that is not one rank's
+    own, files of the same steps that contradict each other are all kept.
     """
     traces, left_out = _without_other_json(
         [Entry(rank_of(file, document, names), (file,), document) for file, document in read]
@@ -120,12 +123,18 @@ def one_per_place(read: Sequence[tuple[TraceFile, TraceDocument]], names: RankNa
     places: dict[Hashable, list[Entry]] = defaultdict(list)
     for entry in traces:
         places[_place(entry, names)].append(entry)
+    own = _folders_of_one_rank(traces, names)
     entries, warnings = [], []
     for rivals in places.values():
         best, *others = sorted(rivals, key=_preference, reverse=True)
-        entries.append(best)
-        warnings += _disagreement(best, names)
+        place = names.place(best.files[0].path)
+        is_own = place is not None and place[0] in own
+        contradicting = [] if is_own else [other for other in others if _contradicts(other, best, names)]
+        entries += [best, *contradicting]
+        warnings += [text for entry in ([best] if is_own else rivals) for text in _disagreement(entry, names)]
         for other in others:
+            if other in contradicting:
+                continue
             why = _why_not(other, best)
             left_out.append(LeftOut(file=other.place, why=why))
             if _is_broken(other):
@@ -162,19 +171,56 @@ def _place(entry: Entry, names: RankNames) -> Hashable:
     return file.node_rank, place[0] if place else str(PurePosixPath(file.path).parent), entry.rank
 
 
+def _folders_of_one_rank(entries: Sequence[Entry], names: RankNames) -> frozenset[str]:
+    """Folders that are one rank's own; a pattern may find several ranks in one."""
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for entry in entries:
+        place = names.place(entry.files[0].path)
+        if place:
+            ranks[place[0]].add(place[1])
+    return frozenset(folder for folder, found in ranks.items() if len(found) == 1)
+
+
 def _preference(entry: Entry) -> tuple[bool, int, int, bool, int, str]:
     """Greatest for the file to use among rivals."""
     document, [file] = entry.document, entry.files
-    last_step = max(document.steps, default=-1)
     start = document.start_ns or 0
     return (
         document.quality.status != "unreadable",
-        last_step,
+        _last_step(entry),
         0 if document.steps else start,  # without steps only the start tells which window is later
-        file.path.endswith(_KINETO_NAMES),
+        _is_kinetos(entry),
         start,
         file.path,
     )
+
+
+def _last_step(entry: Entry) -> int:
+    return max(entry.document.steps, default=-1)
+
+
+def _is_kinetos(entry: Entry) -> bool:
+    return entry.files[0].path.endswith(_KINETO_NAMES)
+
+
+def _contradicts(other: Entry, best: Entry, names: RankNames) -> bool:
+    """Whether two files claim the same steps of a rank, and nothing tells which of them is right.
+
+    Both names of one export tell of one trace, and so do files that say the same, packed or not.
+    """
+    if other.document.quality.status == "unreadable" or not _has_same_steps(other, best):
+        return False
+    if _disagreement(other, names) or _disagreement(best, names):
+        return True
+    is_other_export = _is_kinetos(best) and not _is_kinetos(other)
+    return not is_other_export and other.document != best.document
+
+
+def _has_same_steps(one: Entry, other: Entry) -> bool:
+    """Whether two traces are of one window; without steps only the start tells."""
+    if one.document.steps or other.document.steps:
+        return one.document.steps.keys() == other.document.steps.keys()
+    return one.document.start_ns == other.document.start_ns
 
 
 def _is_broken(entry: Entry) -> bool:
@@ -187,17 +233,32 @@ def _why_not(other: Entry, best: Entry) -> str:
         return other.document.quality.cause or ""
     if other.document.quality.status == "unreadable":
         return f"unreadable: {other.document.quality.cause}"
-    if other.document.steps == best.document.steps and other.document.start_ns == best.document.start_ns:
-        return f"{_SAME}window as {best.place}"
-    return f"{best.place}{_LATER}"
+    if _has_same_steps(other, best):
+        what = "window" if other.document.start_ns == best.document.start_ns else "steps"
+        return f"{SAME}{what} as {best.place}"
+    if _is_later(best, other):
+        return f"{best.place}{_LATER}"
+    if _last_step(best) == _last_step(other) >= 0:
+        return f"{SAME}last step as {best.place}"
+    return f"{SAME}rank as {best.place}, which tells more"
+
+
+def _is_later(one: Entry, other: Entry) -> bool:
+    """Whether a window is known to be later than another."""
+    if _last_step(one) > _last_step(other) >= 0:
+        return True
+    start, before = one.document.start_ns, other.document.start_ns
+    return start is not None and before is not None and start > before
 
 
 def _disagreement(entry: Entry, names: RankNames) -> list[str]:
-    place = names.place(entry.files[0].path)
-    if place is None or place[1] == entry.rank:
+    """Whether what would tell the rank, if the trace itself did not, says otherwise."""
+    path = entry.files[0].path
+    place = names.place(path)
+    teller, told = (names.teller, place[1]) if place else ("the file's name", rank_in_name(path))
+    if told is None or told == entry.rank:
         return []
-    told = f"{names.teller} says rank {place[1]}, the trace itself rank {entry.rank}"
-    return [f"{entry.place}: {told}, which counts"]
+    return [f"{entry.place}: {teller} says rank {told}, the trace itself rank {entry.rank}, which counts"]
 
 
 def _order(entry: Entry) -> tuple[bool, int, str]:
@@ -225,7 +286,7 @@ def one_per_rank(
             best = min(rivals, key=lambda entry: _is_elsewhere(entry, local_world_size))
             joined.append(best)
             shared.append(rank)
-            why = f"{_SAME}file as {best.place}: a shared disk"
+            why = f"{SAME}file as {best.place}: a shared disk"
             left_out += [LeftOut(file=entry.place, why=why) for entry in rivals if entry is not best]
         elif len(rivals) > 1 and not separate_worlds:
             joined.append(_contradiction(rank, rivals))

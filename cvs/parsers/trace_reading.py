@@ -43,6 +43,8 @@ class TraceDocument:
     """GPU events by name, the longest in all first."""
     comm_kernels: Sequence[CommKernel] = ()
     """Kernels that communicate, with what they say of their collective."""
+    unused_patterns: Sequence[str] = ()
+    """Patterns that were given for kernels that communicate, and fit the name of none."""
     memory_peak_bytes: Mapping[str, int] = field(default_factory=dict)
     """Most memory that was allocated, by device."""
     devices: int = 0

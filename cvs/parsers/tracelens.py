@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import PurePosixPath
@@ -29,6 +29,7 @@ from cvs.models import (
 )
 from cvs.parsers.side_by_side import Progress
 from cvs.parsers.torch_trace import TorchTraceParser
+from cvs.parsers.trace_files import SAME
 from cvs.parsers.trace_sets import open_trace
 from cvs.parsers.workbooks import (
     NOTHING_MS,
@@ -111,7 +112,7 @@ _AORTA = "perf_*rank*.xlsx"
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What one workbook says of one rank, or why it says nothing."""
+    """What one workbook says of one rank, or why it says nothing that counts."""
 
     file: TraceFile
     rank: int | None
@@ -160,6 +161,7 @@ def _mode(file: TraceFile, rows: Rows) -> WorkbookMode:
 # --- workbooks beside traces ------------------------------------------------------------------------------
 
 _NOTHING_TO_COMPARE = "there are no traces of its ranks to compare it with"
+_AGREES = f"{SAME}times as the trace, which counts"
 
 
 class _Beside:
@@ -175,12 +177,15 @@ class _Beside:
         self._without_trace: list[_Claim] = []
         self._used: set[str] = set()
         self._unused: dict[str, str] = {}
+        self._agreeing: dict[str, bool] = {}
         self._differing: set[int | None] = set()
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Workbooks that nothing was taken from or compared with, and why."""
-        return {file: why for file, why in self._unused.items() if file not in self._used}
+        """Workbooks that nothing was taken from, and why; those that differ from a trace are warnings."""
+        unused = {file: why for file, why in self._unused.items() if file not in self._agreeing}
+        agreeing = {file: _AGREES for file, agrees in self._agreeing.items() if agrees}
+        return {file: why for file, why in (unused | agreeing).items() if file not in self._used}
 
     def take(self, contents: Mapping[TraceFile, Content]) -> None:
         """Compare what has a trace, and keep what has none."""
@@ -219,8 +224,8 @@ class _Beside:
         elif claim.mode == "rocprof":
             self._leave(claim.file, "of what rocprof recorded, which is not what the trace recorded")
         else:
-            self._used.add(claim.file.path)
             differing = _differing(rows, own)
+            self._compared(claim.file, agrees=not differing)
             if differing:
                 self._differing.add(trace.rank)
                 what = f"{_called(trace.rank)}: {claim.file.path} differs from the trace"
@@ -234,10 +239,10 @@ class _Beside:
         if is_rocprof(summary.means) or not len(timelines) == len(found) == len(summary.ranks):
             self._leave(file, _NOTHING_TO_COMPARE)
             return
-        self._used.add(file.path)
         mean = _geometric_mean if "geomean" in _name(file) else fmean
         own = {row: mean([rows[row] for rows in timelines]) for row in TIMELINE_ROWS}
         differing = _differing(summary.means, own)
+        self._compared(file, agrees=not differing)
         if differing and not self._differing & summary.ranks.keys():
             what = f"{file.path} differs from the traces of {listed('rank', summary.ranks)} in its means"
             self.warnings.append(f"{what}: {_told(differing, summary.means, own)}")
@@ -248,13 +253,16 @@ class _Beside:
             own = rivals[0].gpu_timeline if len(rivals) == 1 else None
             if own is None:
                 continue
-            self._used.add(file.path)
             rows = {"total_comm_time": comm_ms}
             differing = _differing(rows, own)
+            self._compared(file, agrees=not differing)
             if differing and number not in self._differing:
                 what = f"rank {number}: {file.path} differs from the trace in its collectives"
                 self.warnings.append(f"{what}: {_told(differing, rows, own)}")
         self._leave(file, _NOTHING_TO_COMPARE)
+
+    def _compared(self, file: TraceFile, *, agrees: bool) -> None:
+        self._agreeing[file.path] = agrees and self._agreeing.get(file.path, True)
 
     def _leave(self, file: TraceFile, why: str) -> None:
         self._unused.setdefault(file.path, why)
@@ -269,7 +277,7 @@ class _Beside:
         return tuple(self._of_claims(claims, local_world_size) for claims in by_rank.values())
 
     def _of_claims(self, claims: Sequence[_Claim], local_world_size: int | None) -> RankMetrics:
-        best, *others = sorted(claims, key=_preference)
+        best, *others = sorted(map(_checked, claims), key=_preference)
         rivals = [claim for claim in others if claim.mode == best.mode and _contradict(claim, best)]
         for claim in others:
             if claim not in rivals:
@@ -298,7 +306,32 @@ _PREFERRED: tuple[WorkbookMode, ...] = ("all", "unknown", "rocprof")
 
 def _preference(claim: _Claim) -> tuple[bool, int, str]:
     """Least for the workbook to use among several of one rank."""
-    return claim.rows is None, _PREFERRED.index(claim.mode), claim.file.path
+    return bool(claim.why), _PREFERRED.index(claim.mode), claim.file.path
+
+
+_PARTS = (
+    *((row, "total_time") for row in TIMELINE_ROWS if row != "total_time"),
+    ("exposed_comm_time", "total_comm_time"),
+    ("exposed_memcpy_time", "total_memcpy_time"),
+)
+"""Rows, and what each is a part of."""
+
+
+def _checked(claim: _Claim) -> _Claim:
+    """The claim, and why it says nothing where its rows cannot be those of one window."""
+    impossible = ", ".join(_impossible(claim.rows)) if claim.rows else ""
+    return replace(claim, why=f"contradicts itself: {impossible}") if impossible else claim
+
+
+def _impossible(rows: Rows) -> Iterator[str]:
+    """What of a rank's rows cannot be, by more than roundings; those of rocprof only share out the total."""
+    bound = _bound(rows)
+    if abs(rows["busy_time"] + rows["idle_time"] - rows["total_time"]) > bound:
+        parts = f"busy_time {rows['busy_time']:.6g} ms and idle_time {rows['idle_time']:.6g} ms"
+        yield f"{parts} do not make total_time {rows['total_time']:.6g} ms"
+    for part, whole in () if is_rocprof(rows) else _PARTS:
+        if rows[part] > rows[whole] + bound:
+            yield f"{part} {rows[part]:.6g} ms is above {whole} {rows[whole]:.6g} ms"
 
 
 def _contradict(one: _Claim, other: _Claim) -> bool:
@@ -313,7 +346,7 @@ def _contradiction(claims: Sequence[_Claim]) -> Quality:
 
 def _quality(claim: _Claim) -> Quality:
     file = claim.file.path
-    if claim.rows is None:
+    if claim.why:
         return Quality(status="unreadable", cause=f"no trace, and {file}: {claim.why}")
     if claim.mode == "rocprof":
         cause = f"no trace, and {file} is of rocprof: it does not tell computation from communication"
@@ -357,16 +390,22 @@ def _filled_up(parsed: ParseResult, only: Sequence[RankMetrics]) -> ParseResult:
     """Traces, and the workbooks of ranks that have none: these are told, but are no evidence."""
     if not only:
         return parsed
-    ranks = [rank.rank for rank in only if rank.rank is not None]
-    files = ", ".join(file for rank in only for file in rank.files)
-    whose = f"of {listed('rank', ranks)}" if ranks else "of a rank that nobody knows"
-    problem = f"no trace {whose}, only {files}"
+    missing = parsed.missing_ranks or ()
+    # What is said of ranks that are missing says it of their workbooks, too.
+    unsaid = [rank for rank in only if rank.rank not in missing]
     return parsed.model_copy(
         update={
             "ranks": tuple(sorted((*parsed.ranks, *only), key=_order)),
-            "problems": (*parsed.problems, problem),
+            "problems": (*parsed.problems, *([_only_workbooks(unsaid)] if unsaid else [])),
         }
     )
+
+
+def _only_workbooks(only: Sequence[RankMetrics]) -> str:
+    ranks = [rank.rank for rank in only if rank.rank is not None]
+    files = ", ".join(file for rank in only for file in rank.files)
+    whose = f"of {listed('rank', ranks)}" if ranks else "of a rank that nobody knows"
+    return f"no trace {whose}, only {files}"
 
 
 def _standing_alone(parsed: ParseResult, only: Sequence[RankMetrics]) -> ParseResult:
@@ -408,9 +447,13 @@ TraceLens adds up doubles. On real traces it is off by up to 1.3e-4 of a total, 
 """
 
 
+def _bound(rows: Rows) -> float:
+    return _BOUND * max(rows["total_time"], 1)
+
+
 def _differing(rows: Rows, own: Rows) -> list[str]:
     """Rows of both that differ by more than roundings do."""
-    bound = _BOUND * max(own["total_time"], 1)
+    bound = _bound(own)
     return [row for row in TIMELINE_ROWS if row in rows and row in own and abs(rows[row] - own[row]) > bound]
 
 

@@ -9,6 +9,7 @@ Source: TraceLens `gpu_timeline` and `nccl_long`; Aorta's summary of the GPU tim
 from __future__ import annotations
 
 import math
+import re
 import warnings
 import zipfile
 from collections import defaultdict
@@ -33,8 +34,11 @@ NOTHING_MS = 1e-10
 _ROUNDING_MS = 1e-3
 """Idle time is a difference of doubles, and may come out below 0 by so much."""
 _LONGEST_MS = 1e12
+_LATEST_US = 1e16
 _MOST_RANKS = 1_000_000_000
-"""What is more is no time of a job, and no rank."""
+"""What is more is no time of a job, no stamp of a clock since 1970, and no rank."""
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""As text."""
 
 LARGEST_BYTES = 256 * 1024 * 1024
 """Of a workbook, unpacked."""
@@ -154,7 +158,7 @@ def _content(sheets: Mapping[str, Any]) -> Content:
     if _COLLECTIVES in sheets:
         if (sheets[_COLLECTIVES].max_row or 0) > MOST_COLLECTIVES + 1:
             raise TraceError(f"has more than {MOST_COLLECTIVES:,} collectives, too many to compare")
-        return CollectiveReport(_comm_ms(_table(sheets, _COLLECTIVES, ("rank", "ts", "dur"))))
+        return CollectiveReport(_comm_ms(_numbered(sheets, _COLLECTIVES, ("rank", "ts", "dur"))))
     known = ", ".join((_TIMELINE, _PER_RANK, _COLLECTIVES))
     raise TraceError(f"has none of the sheets that cvs reads ({known})")
 
@@ -164,6 +168,13 @@ def _table(sheets: Mapping[str, Any], name: str, columns: Sequence[str]) -> Iter
 
     Raises: TraceError: there is no such sheet, or it lacks a column.
     """
+    return (cells for _, cells in _numbered(sheets, name, columns))
+
+
+def _numbered(
+    sheets: Mapping[str, Any], name: str, columns: Sequence[str]
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The same, with the number that the row has in a spreadsheet program."""
     if name not in sheets:
         raise TraceError(f"has no sheet {name}")
     # With bounds of its own: those that a sheet claims for itself may be wrong.
@@ -175,10 +186,10 @@ def _table(sheets: Mapping[str, Any], name: str, columns: Sequence[str]) -> Iter
     if lacking:
         raise TraceError(f"sheet {name} has no column {' and no column '.join(lacking)}")
     positions = [header.index(column) for column in columns]
-    for row in rows:
+    for number, row in enumerate(rows, start=2):
         cells = tuple(row[position] for position in positions)
         if any(cell is not None for cell in cells):
-            yield cells
+            yield number, cells
 
 
 def _shown(cell: Any) -> str:
@@ -223,13 +234,15 @@ def _rank_rows(sheet: str, cells: Iterable[tuple[Any, Any]]) -> Rows:
 
 
 def _milliseconds(sheet: str, row: str, value: Any) -> float:
-    try:
-        time = float(value)
-    except (TypeError, ValueError):
-        time = math.nan
-    if isinstance(value, bool) or not -_ROUNDING_MS <= time <= _LONGEST_MS:  # nor is NaN
+    time = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value.strip()) else _number(value)
+    if not -_ROUNDING_MS <= time <= _LONGEST_MS:  # nor is NaN
         raise TraceError(f"sheet {sheet}, row {row}: {_shown(value)} is no time in ms")
-    return 0.0 if time <= NOTHING_MS else time
+    return 0.0 if time <= NOTHING_MS else float(time)
+
+
+def _number(cell: Any) -> float:
+    """The number in a cell; NaN where it holds anything else."""
+    return cell if isinstance(cell, int | float) and not isinstance(cell, bool) else math.nan
 
 
 def _summary(sheets: Mapping[str, Any]) -> TimelineSummary:
@@ -249,13 +262,15 @@ def _rank(sheet: str, cell: Any) -> int:
     return int(cell)
 
 
-def _comm_ms(events: Iterable[tuple[Any, Any, Any]]) -> dict[int, float]:
+def _comm_ms(events: Iterable[tuple[int, tuple[Any, Any, Any]]]) -> dict[int, float]:
     """Length of the union of each rank's collectives; `ts` and `dur` are in microseconds."""
     spans: dict[int, list[metrics.Interval]] = defaultdict(list)
-    for rank, start, duration in events:
-        try:
-            start_ns = round(start * 1000)
-            spans[_rank(_COLLECTIVES, rank)].append((start_ns, start_ns + round(duration * 1000)))
-        except (TypeError, ValueError, OverflowError):
-            raise TraceError(f"sheet {_COLLECTIVES}: a collective without a time") from None
+    for row, (cell, start, duration) in events:
+        rank = _rank(_COLLECTIVES, cell)
+        for column, value, least in (("ts", start, -_LATEST_US), ("dur", duration, 0)):
+            if not least <= _number(value) <= _LATEST_US:
+                where = f"sheet {_COLLECTIVES}, row {row}, rank {rank}"
+                raise TraceError(f"{where}: {column} {_shown(value)} is no time in us")
+        start_ns = round(start * 1000)
+        spans[rank].append((start_ns, start_ns + round(duration * 1000)))
     return {rank: metrics.length(metrics.union(found)) / 1e6 for rank, found in sorted(spans.items())}

@@ -30,7 +30,7 @@ def traces_csv(parse: ParseResult, *, steps: bool = False) -> str:
     columns = _columns(RankMetrics)
     rows = [dict(zip(columns, _cells(RankMetrics, rank), strict=True)) for rank in parse.ranks]
     if not steps:
-        missing = ({"rank": str(rank), "quality.status": "missing"} for rank in parse.missing_ranks or ())
+        missing = ({"rank": str(rank), "quality.status": "missing"} for rank in parse.absent_ranks)
         return _text(columns, [*rows, *missing])
     columns = [f"steps.{column}" for column in _columns(Step)]
     return _text(

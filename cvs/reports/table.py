@@ -16,6 +16,7 @@ from cvs.models import (
     BenchmarkResult,
     CollectiveReport,
     CollectiveSummary,
+    ParseResult,
     RankMetrics,
     Ratios,
     Step,
@@ -23,7 +24,7 @@ from cvs.models import (
     TraceLensResult,
     TraceResult,
 )
-from cvs.terminal import printable, spans
+from cvs.terminal import listed, printable, spans
 from cvs.thresholds import EVIDENCE, Measured, brief, check, measured, verdict_of
 
 UNKNOWN = "–"
@@ -37,8 +38,9 @@ def text_report(
     *verdict, last = _verdict(result, limits)
     parts: tuple[RenderableType, ...] = (
         _ranks(f"{result.benchmark} · run {result.run_id}", result),
-        *_collectives(result.parse.collectives),
+        *_collectives(result.parse),
         *_averages(result),
+        *_losses(result.parse.ranks),
         *(f"[yellow]left out:[/] {_plain(node)}: {_plain(why)}" for node, why in result.excluded.items()),
         *_warnings((*result.warnings, *result.parse.warnings)),
         *_tracelens(result.tracelens),
@@ -71,8 +73,9 @@ def traces_text(
         *([_linked(ranks)] if linked else []),
         *([_idle(ranks)] if idle else []),
         *([_steps(ranks)] if steps else []),
-        *_collectives(result.parse.collectives),
+        *_collectives(result.parse),
         *_averages(result),
+        *_losses(result.parse.ranks),
         *_warnings(result.parse.warnings),
         *_left_out(result),
         *_verdict(result, limits),
@@ -113,7 +116,7 @@ def _ranks(name: str, result: TraceResult) -> Table:
     table = _table(f"{name} · basis {result.parse.basis}", columns)
     for rank in result.parse.ranks:
         table.add_row(*_whose(rank), *_cells(rank))
-    for missing in spans(result.parse.missing_ranks or ()):
+    for missing in spans(result.parse.absent_ranks):
         table.add_row(missing, *[UNKNOWN] * (len(columns) - 2), "[red]missing[/]")
     return table
 
@@ -181,20 +184,36 @@ def _step_ratios(step: Step) -> Ratios | None:
 _MOST_COLLECTIVES = 8
 
 
-def _collectives(found: CollectiveReport | None) -> Iterator[RenderableType]:
-    """The kinds of collectives with most time, who kept the others waiting, and what speaks against it."""
+def _collectives(parse: ParseResult) -> Iterator[RenderableType]:
+    """The kinds of collectives with most time, what speaks against them, and who kept the others waiting."""
+    found = parse.collectives
     if found is None:
+        if any(problem.startswith("separate worlds") for problem in parse.problems):
+            yield "[yellow]collectives:[/] not looked at, for the traces are of separate worlds"
         return
     if found.collectives:
         yield _collective_table(found.collectives[:_MOST_COLLECTIVES])
+    for text in found.findings:
+        yield f"[yellow]collectives:[/] {_plain(text)}"
+    if found.collectives:
+        not_measured = any(rank.exact_ns is None for rank in parse.ranks)
+        yield from _last_to_arrive(found, is_part=bool(parse.missing_ranks) or not_measured)
+
+
+def _last_to_arrive(found: CollectiveReport, *, is_part: bool) -> Iterator[str]:
+    """Who kept the others waiting, if anybody did, and in which of the collectives that is known."""
+    what = "kept the others waiting longest"
+    if all(rank.arrived_last is None for rank in found.stragglers):
+        yield f"{what}: cannot be told"
     late = [rank for rank in found.stragglers if rank.arrived_last and rank.others_waited_ns]
     if late:
         last = max(late, key=lambda rank: rank.others_waited_ns or 0)
+        what += " in the groups whose ranks are all here" if is_part else ""
+        every = sum(row.count for row in found.collectives)
+        what += ", collectives in doubt apart" if last.collectives < every else ""
         times = f"last at {last.arrived_last} of its {last.took_part} collectives"
         waited = _ms(last.others_waited_ns)
-        yield f"kept the others waiting longest: rank {last.rank}, {times}; they waited {waited} ms in all"
-    for text in found.findings:
-        yield f"[yellow]collectives:[/] {_plain(text)}"
+        yield f"{what}: rank {last.rank}, {times}; they waited {waited} ms in all"
 
 
 def _collective_table(rows: Sequence[CollectiveSummary]) -> Table:
@@ -238,6 +257,31 @@ def _averages(result: TraceResult) -> Iterator[str]:
         f" overlap {_percent(values.avg_overlap_ratio)}"
     )
     yield f"coverage: {coverage(result.parse)}"
+
+
+def _losses(ranks: Sequence[RankMetrics]) -> Iterator[str]:
+    """What was lost of traces that could be read, alike ones in a line, and where it begins."""
+    alike = defaultdict(list)
+    for rank in ranks:
+        quality = rank.quality
+        if quality.status == "repaired" or quality.lost:
+            alike[quality.status, quality.cause].append(rank)
+    for (status, cause), those in alike.items():
+        line = f"[yellow]{status}:[/] {_plain(_called(those))}: {_plain(cause or 'no cause is known')}"
+        place = next((rank for rank in those if rank.quality.lost), None)
+        if place:
+            lost = place.quality.lost[0]
+            where = f"bytes {lost.start} to {lost.end} of the text of {place.files[0]}"
+            line += f"; the first are {_plain(where)}"
+        yield line
+
+
+def _called(ranks: Sequence[RankMetrics]) -> str:
+    """Their numbers; where one is unknown, their files."""
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    if len(numbers) == len(ranks):
+        return listed("rank", numbers)
+    return ", ".join(file for rank in ranks for file in rank.files)
 
 
 def _warnings(texts: Iterable[str]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from cvs.collective_tables import (
     sync_summary,
 )
 from cvs.collectives import (
+    UNKNOWN_GROUP,
     CommKernel,
     CommMeta,
     Matching,
@@ -41,7 +42,7 @@ from cvs.collectives import (
 )
 from cvs.errors import TraceError
 from cvs.kernels import bucket_of
-from cvs.models import Spread
+from cvs.models import CollectiveReport, Spread
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 GOLDENS = {path.name.partition(".")[0]: path for path in (TRACES / "collectives").glob("*.golden.json")}
@@ -384,6 +385,7 @@ def test_heat_map(golden: Golden) -> None:
 
 BY_ORDER = "they are matched by their order alone"
 UNPAIRED = "from the first that is missing on, kernels that do not belong together are matched"
+ALONE = "only rank 0 has communication kernels here: what its collectives were across ranks cannot be told"
 FINDINGS = {
     "mr4": (f"12 of 108 communication kernels name no process group (ranks 0-3): {BY_ORDER}",),
     "mr2_nopg": (
@@ -395,13 +397,8 @@ FINDINGS = {
     ),
     "mr3_missing": (f"group 0: only 4 collectives on rank 2, 6 on others: {UNPAIRED}",),
     "hta_trace_filter": (f"20 of 20 communication kernels name no process group (ranks 0-1): {BY_ORDER}",),
-    "hta_nccl_parser_config_rank0": (
-        "group 0 has 2 ranks, and kernels of rank 0 are here: its numbers are of this one alone",
-    ),
-    "tl_resnet_act_checkpoint": (
-        f"5 of 17 communication kernels name no process group (rank 0): {BY_ORDER}",
-        "group 0 has 8 ranks, and kernels of rank 0 are here: its numbers are of this one alone",
-    ),
+    "hta_nccl_parser_config_rank0": (ALONE,),
+    "tl_resnet_act_checkpoint": (ALONE,),
 }
 
 
@@ -845,8 +842,70 @@ def test_collectives_that_lack_a_rank_are_not_in_the_report() -> None:
     matching = match([rank(0, *three), rank(1, *three), rank(2, *three[:1])])
     report = collective_report(matching)
     assert [row.count for row in report.collectives] == [1]
-    assert [row.took_part for row in report.stragglers] == [1, 1, 1]
     assert any("rank 2" in finding for finding in report.findings)
+
+
+def of_job(*numbers: int) -> CollectiveReport:
+    """Of some of four ranks: pairs 0-1 and 2-3 in groups of their own, and kernels that name no group."""
+    groups = {0: of_group(0, 1), 1: of_group(0, 1), 2: of_group(2, 3), 3: of_group(2, 3)}
+    nameless = NO_META._replace(collective="allreduce")
+    return collective_report(
+        match([rank(n, kernel(n, 10, groups[n]), kernel(100 + n, 10, nameless)) for n in numbers])
+    )
+
+
+def test_a_group_that_nobody_knows_the_ranks_of_needs_all_of_the_job() -> None:
+    every, some = of_job(0, 1, 2, 3), of_job(2, 3)
+    assert {row.group for row in every.collectives} == {"0 [0, 1]", "0 [2, 3]", UNKNOWN_GROUP}
+    assert {row.group for row in some.collectives} == {"0"}
+    assert [(row.rank, row.took_part) for row in some.stragglers] == [(3, 1), (2, 1)]
+    assert (
+        "group Unknown_Group: nobody knows its ranks, and of the 4 ranks of the job only ranks 2-3 have "
+        "kernels in it here: who was waited for in it cannot be told"
+    ) in some.findings
+
+
+def test_so_do_kernels_that_are_matched_by_order_alone() -> None:
+    two = [rank(number, kernel(number, 10, NO_META)) for number in (0, 1)]
+    assert [row.count for row in collective_report(match(two)).collectives] == [1]
+    found = collective_report(match(two, world_size=3))
+    assert (found.is_simplified, found.collectives, found.stragglers) == (True, (), ())
+    assert found.findings[-1].startswith("group all: nobody knows its ranks, and of the 3 ranks of the job ")
+
+
+def test_a_group_has_as_many_ranks_as_are_listed_where_its_size_is_not_told() -> None:
+    meta = ALLREDUCE._replace(group_size=None, group_ranks="[0, 1, 2]")
+    assert (
+        collective_report(match([rank(number, kernel(0, 10, meta)) for number in (0, 1)])).collectives == ()
+    )
+
+
+def test_nobody_is_waited_for_where_the_matching_is_in_doubt() -> None:
+    """Some kernels of these may not belong together, those of the other group still do."""
+    sound, three = of_group(0, 1), of_group(0, 1, 2)
+    kernels = [kernel(at, 10, three) for at in (0, 20, 40)]
+    short = match([rank(0, *kernels), rank(1, *kernels), rank(2, *kernels[:2])])
+    assert collective_report(short).stragglers == ()
+    contradicting = [kernel(0, 10), kernel(20, 10, ALLREDUCE._replace(in_nelems=1))]
+    assert collective_report(match([rank(0, *contradicting), rank(1, kernel(0, 10))])).stragglers == ()
+    other = [rank(0, *kernels, kernel(60, 10, sound)), rank(1, *kernels[1:], kernel(60, 10, sound))]
+    assert {row.took_part for row in collective_report(match(other)).stragglers} == {1}
+
+
+@pytest.mark.parametrize(
+    ("meta", "of_first", "of_second"),
+    [
+        (ALLREDUCE, {"step_numbers": (3, 4)}, {"step_numbers": (4, 5)}),
+        (NO_META._replace(kernel="sendrecv"), {}, {}),
+    ],
+)
+def test_some_doubts_are_about_every_group(
+    meta: CommMeta, of_first: dict[str, Any], of_second: dict[str, Any]
+) -> None:
+    first, second = rank(0, kernel(0, 10, meta), **of_first), rank(1, kernel(0, 10, meta), **of_second)
+    found = collective_report(match([first, second]))
+    assert found.collectives
+    assert found.stragglers == ()
 
 
 def test_for_whom_the_others_waited() -> None:

@@ -440,6 +440,18 @@ def test_coverage_and_values_are_of_the_same_ranks(status: str) -> None:
     assert covered(one, world=1).ranks == int(has_values)
 
 
+def test_a_workbook_counts_only_where_no_rank_has_a_trace() -> None:
+    traces = [window(0, 10, 11, 12), window(1, 10, 11, 12)]
+    workbook = measured(2, 10_000).model_copy(update={"source": "workbook", "steps": ()})
+    found = covered(*traces, workbook, world=3)
+    assert (str(found), found.is_whole) == ("2 of 3 ranks, 3 of 3 steps", False)
+    assert metrics.aggregates([*traces, workbook]) == metrics.aggregates(traces)
+    assert str(covered(workbook, world=3)) == "1 of 3 ranks, no steps"
+    assert metrics.aggregates([workbook]).avg_compute_ratio is not None
+    job = ParseResult(parser="p", basis="gpu", world_size=3, missing_ranks=(0, 1, 2), ranks=(workbook,))
+    assert metrics.coverage(job).ranks == 0
+
+
 def test_a_rank_that_nobody_knows_is_none_of_the_world() -> None:
     alone = rank(0).model_copy(update={"rank": None})
     assert covered(alone, world=4).ranks == 0

@@ -326,6 +326,8 @@ def test_missing_ranks_are_named(found: tuple[int, ...], missing: tuple[int, ...
 def test_no_trace_at_all() -> None:
     parse = ParseResult(parser="test", basis="cpu", world_size=None)
     assert evidence(result_of(parse)) == ["no trace was found"]
+    told = parse.model_copy(update={"problems": ("no trace among 2 files in t",)})
+    assert evidence(result_of(told)) == ["no trace among 2 files in t"]
 
 
 def test_problems_of_the_whole_set() -> None:

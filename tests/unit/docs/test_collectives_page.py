@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cvs.collective_tables import GB, GIB, implicit_sync
+from conftest import TRACES
+from cvs.collective_tables import GB, GIB, collective_report, implicit_sync
 from cvs.collectives import KINDS, CommKernel, CommMeta, RankKernels, match
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "collectives.rst").read_text("utf-8")
@@ -28,6 +32,22 @@ def test_kinds() -> None:
         for name in re.findall("``(.+?)``", names)
     }
     assert documented == KINDS
+
+
+def test_the_lines_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(4):
+        (tmp_path / "traces").mkdir(exist_ok=True)
+        trace = TRACES / "multirank" / "mr4" / f"rank{rank}_trace.json.gz"
+        shutil.copy(trace, tmp_path / "traces" / f"rank{rank}.json.gz")
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"^\.\. code-block:: python\n\n((?:(?:   .*)?\n)+)", PAGE, re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(block), names)
+    report = collective_report(names["matching"])
+    assert len(names["rows"]) == sum(row.count for row in report.collectives) == 27
+    assert [row.rank for row in names["by_rank"]] == [row.rank for row in report.stragglers]
+    assert sum(row.count for row in names["by_kind"]) == 27
+    assert len(names["sends"]) == 3
 
 
 def test_worked_example() -> None:

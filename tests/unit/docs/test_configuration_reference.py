@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from cvs import metrics
 from cvs.config import AortaConfig, ClusterConfig, load_aorta, load_cluster
 from cvs.kernels import Bucket, bucket_of
 from cvs.models import ParseOptions, Quality, RankMetrics, Ratios, Step
+from cvs.parsers.host_reading import _computes
 from cvs.parsers.torch_trace import TorchTraceParser, trace_set_of
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -168,6 +170,24 @@ def test_gpu_example() -> None:
     assert rows is not None
     assert numbers("gpu-example-rows") == {name: value / 1000 for name, value in rows}
     assert_ratios("gpu-example-ratios", metrics.gpu_ratios(rows))
+
+
+def test_names_of_kernels_that_copy_or_fill() -> None:
+    """The list is whole: every word of the patterns is in it, and each name fits."""
+    page = (REFERENCE / "metrics.rst").read_text("utf-8")
+    rules = re.search(r"^2\. A ``kernel`` that copies(.*?)^3\.(.*?)^4\.", page, re.MULTILINE | re.DOTALL)
+    assert rules
+    copying, filling = (re.findall(r"``(MEMORY_\w+|__amd\w+)``", rule) for rule in rules.groups())
+    assert (len(copying), len(filling)) == (7, 2)
+    for names, bucket in ((copying, "memcpy"), (filling, "computation")):
+        for name in names:
+            assert bucket_of("kernel", name) == bucket_of("kernel", f"{name}.kd") == bucket
+    assert {bucket_of("kernel", f"{name}X") for name in copying} == {"computation"}
+
+
+def test_names_of_operators_that_compute() -> None:
+    for name, computes in table("metrics.rst", "cpu-names"):
+        assert _computes(json.dumps(name).encode()) == computes.startswith("yes"), name
 
 
 def test_cpu_example() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from conftest import REPOSITORY, TRACES, Command
-from cvs.models import Quality, RankMetrics, Step, TraceResult
+from cvs.models import Quality, RankMetrics, Step, Timeline, TraceResult
 from cvs.reports.csv_report import WHOSE, _columns
 
 DOCS = REPOSITORY / "docs"
@@ -27,7 +27,8 @@ def literals(text: str) -> set[str]:
 
 def entry(key: str) -> str:
     """The row of a table on the page that begins with this key, alone or among others."""
-    rows = [row for row in PAGE.split("\n   * - ")[1:] if key in literals(row.partition("\n     - ")[0])]
+    json_keys = PAGE.partition(".. _traces-json:")[2]
+    rows = [row for row in json_keys.split("\n   * - ")[1:] if key in literals(row.partition("\n     - ")[0])]
     assert len(rows) == 1, key
     return rows[0]
 
@@ -55,6 +56,31 @@ def test_columns_that_are_named_are_there() -> None:
     assert len(named) >= 8
     assert named <= columns
     assert set(WHOSE) <= literals(section)
+
+
+def test_the_least_benchmark_file_is_one(command: Command, tmp_path: Path) -> None:
+    [block] = re.findall(r"^\.\. code-block:: yaml\n\n((?:   .*\n)+)", PAGE, re.MULTILINE)
+    (tmp_path / "aorta.yaml").write_text(textwrap.dedent(block))
+    traces = str(TRACES / "multirank" / "mr4")
+    found = json.loads(command("parse", traces, "--json", "--config_file=aorta.yaml").stdout)
+    assert (found["accelerator"], found["verdict"]) == (None, "good")
+    assert [limit["name"] for limit in found["limits"]] == ["max_avg_iteration_ms", "min_overlap_ratio"]
+
+
+def test_every_column_of_the_screen_is_explained(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # so that no head is wrapped
+    traces = str(TRACES / "multirank" / "mr4")
+    shown = command("parse", traces, "--steps", "--linked", "--micro_idle_us=5").stdout
+    heads = [line for line in shown.splitlines() if line.startswith("┃")]
+    section = literals(PAGE.partition(".. _traces-screen:")[2].partition(".. _traces-json:")[0])
+    explained = {
+        *section,
+        "step",
+        *(row.removesuffix("_time").replace("_", " ") for row in Timeline.model_fields),
+    }
+    for head in heads:
+        for column in filter(None, (cell.strip() for cell in head.split("┃"))):
+            assert column.removesuffix(" GB/s") in explained, column
 
 
 def test_the_lines_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from conftest import (
     PACKAGE,
     REPOSITORY,
     SAVED_FAILURES,
+    TRACES,
     Files,
     SaveRun,
     holder,
@@ -38,7 +41,8 @@ from cvs.hang import Frame, RankStack
 from cvs.launch import LaunchPlan, Site, plan_aorta
 from cvs.models import Failure, RunResult, RunStatus
 from cvs.parsers.torch_trace import TorchTraceParser
-from cvs.pipeline import measure
+from cvs.parsers.tracelens import TraceLensParser
+from cvs.pipeline import measure, measure_traces
 from cvs.preflight import Finding, JobLook, NodeLook, bad, findings_of_jobs, findings_of_nodes
 from cvs.run_folder import RunFolder, new_run_folder
 from cvs.runners._node import RunNode
@@ -753,6 +757,89 @@ def test_a_trace_that_is_missing(save_run: SaveRun) -> None:
 def test_no_trace_at_all(save_run: SaveRun) -> None:
     folder = save_run(RunStatus.FAILED, Failure(reason="interrupted before its end"), without=("artifacts",))
     assert_all_stand(flaws(folder)[1:], "no trace", "0 of 4")
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """Those of four ranks, of which rank 1 is on its way to trouble."""
+    for rank in range(4):
+        place = tmp_path / "traces" / f"rank{rank}"
+        place.mkdir(parents=True)
+        shutil.copy(TRACES / "multirank" / "mr4" / f"rank{rank}_trace.json.gz", place / "trace.json.gz")
+    return tmp_path / "traces"
+
+
+def judged(traces: Path, **known: Any) -> list[str]:
+    return [
+        violation.message for violation in check_evidence(measure_traces(traces, TraceLensParser(), **known))
+    ]
+
+
+def without_checksum(packed: bytes) -> bytes:
+    return packed[:-8] + bytes(byte ^ 255 for byte in packed[-8:-4]) + packed[-4:]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "words"),
+    [
+        (lambda packed: packed[: len(packed) // 2], "rank 1: trace is truncated: cut off: the gzip"),
+        (lambda _: b"", "rank 1: trace is unreadable: empty"),
+        (lambda _: b"hello", "rank 1: trace is unreadable: not JSON"),
+        (without_checksum, "rank 1: trace is unreadable: gzip: "),
+    ],
+)
+def test_a_packed_trace_that_is_damaged(damaged: Callable[[bytes], bytes], words: str, traces: Path) -> None:
+    trace = traces / "rank1" / "trace.json.gz"
+    trace.write_bytes(damaged(trace.read_bytes()))
+    assert_all_stand(judged(traces), words)
+
+
+def test_a_trace_that_is_cut_off(traces: Path) -> None:
+    trace = traces / "rank1" / "trace.json.gz"
+    text = gzip.decompress(trace.read_bytes())
+    trace.unlink()
+    trace.with_suffix("").write_bytes(text[: len(text) // 2])
+    assert_all_stand(judged(traces), "rank 1: trace is truncated: cut off")
+
+
+def test_a_rank_with_two_traces(traces: Path) -> None:
+    for rank in range(4):
+        (traces / "node_0").mkdir(exist_ok=True)
+        (traces / f"rank{rank}").rename(traces / "node_0" / f"rank{rank}")
+    other = traces / "node_1" / "rank1" / "trace.json"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(gzip.decompress((traces / "node_0" / "rank2" / "trace.json.gz").read_bytes())
+                      .replace(b'"rank": 2', b'"rank": 1', 1))  # fmt: skip
+    assert_all_stand(judged(traces), "rank 1: trace is duplicate: ")
+
+
+def as_told(traces: Path, name: str, distributed: dict[str, Any] | None) -> None:
+    """A trace that says this of its job."""
+    trace = json.loads(gzip.decompress((TRACES / "multirank" / "mr4" / "rank0_trace.json.gz").read_bytes()))
+    trace["distributedInfo"] = distributed
+    (traces / name).write_text(json.dumps({**trace, "traceName": name}))
+
+
+def test_traces_whose_rank_nobody_knows(tmp_path: Path) -> None:
+    as_told(tmp_path, "a.json", None)
+    as_told(tmp_path, "b.json", None)
+    first, _ = judged(tmp_path)
+    assert_stands(first)
+
+
+def test_traces_of_separate_worlds(traces: Path, tmp_path: Path) -> None:
+    shutil.rmtree(traces / "rank3")
+    assert_all_stand(judged(traces, world_size=3), "separate worlds: ranks 0-2 claim")
+    lone = tmp_path / "lone"
+    lone.mkdir()
+    for rank in (0, 1):
+        as_told(lone, f"rank{rank}.json", {"rank": 0, "world_size": 1})
+    assert_stands(judged(lone)[0])
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for rank in range(4):
+        as_told(mixed, f"rank{rank}.json", {"rank": rank, "world_size": 4 if rank else 2})
+    assert_stands(judged(mixed)[0])
 
 
 def test_no_gpu_events(save_run: SaveRun) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -241,7 +242,7 @@ def test_a_good_set(tmp_path: Path) -> None:
         (3, 1, 1),
     ]
     assert (result.missing_ranks, result.problems, result.warnings, result.left_out) == ((), (), (), ())
-    assert result.parser == TorchTraceParser().identity == "torch_trace 2"
+    assert result.parser == TorchTraceParser().identity == "torch_trace 3"
 
 
 def test_each_failure_costs_its_rank_only(tmp_path: Path) -> None:
@@ -298,8 +299,18 @@ def test_a_rank_outside_its_node_has_no_local_rank(tmp_path: Path) -> None:
 
 def test_what_was_asked_for_is_kept_with_the_numbers() -> None:
     options = ParseOptions(communication_kernels=("^one_shot",), micro_idle_ns=5, workers=3)
-    identity = "torch_trace 2 micro_idle_ns=5 communication_kernels=('^one_shot',)"
+    identity = "torch_trace 3 micro_idle_ns=5 communication_kernels=('^one_shot',)"
     assert TorchTraceParser(options).identity == identity
+
+
+def test_a_pattern_that_fits_no_kernel_is_told(tmp_path: Path) -> None:
+    shutil.copy(TRACES / "mi300_resnet_rccl.json.gz", tmp_path / "rank0.json.gz")
+    options = ParseOptions(communication_kernels=("nosuch", "Cijk", "gpu(\\d+)"))
+    result = TorchTraceParser(options).parse(trace_set_of(tmp_path, "rocm"))
+    assert [line for line in result.warnings if "communication_kernels" in line] == [
+        "traces.communication_kernels: no rank has a kernel whose name fits 'gpu(\\d+)'",
+        "traces.communication_kernels: no rank has a kernel whose name fits 'nosuch'",
+    ]
 
 
 # --- the world --------------------------------------------------------------------------------------------
@@ -360,7 +371,7 @@ def test_a_rank_outside_a_world(tmp_path: Path) -> None:
     write(tmp_path / "rank5.json", 5)
     result = parse(tmp_path, world_size=2)
     assert result.problems == (
-        "separate worlds: rank5.json: rank 5 is outside the world that was started of 2",
+        "separate worlds: rank5.json: rank 5 is outside the world of 2 that was started",
     )
     assert statuses(result) == ["complete", "complete"]
 
@@ -376,6 +387,32 @@ def test_unequal_traces_of_one_rank_are_a_duplicate(tmp_path: Path) -> None:
     assert (duplicate.exact_ns, duplicate.ratios, duplicate.iteration_ns) == (None, None, None)
     assert (duplicate.node, duplicate.local_rank) == (None, None)
     assert (result.missing_ranks, result.problems) == ((), ())
+
+
+def test_unequal_traces_in_a_folder_of_many_ranks_are_a_duplicate(tmp_path: Path) -> None:
+    write(tmp_path / "host_7.json", 0, 2)
+    write(tmp_path / "host_8.json", 0, 2, kernels=2)
+    write(tmp_path / "host_9.json", 1, 2)
+    result = parse(tmp_path)
+    assert statuses(result) == ["duplicate", "complete"]
+    assert result.ranks[0].files == ("host_7.json", "host_8.json")
+    assert result.left_out == ()
+
+
+def test_a_trace_and_its_packed_copy_count_once(tmp_path: Path) -> None:
+    trace = write(tmp_path / "rank0.json", 0, 1)
+    (tmp_path / "rank0.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    result = parse(tmp_path)
+    assert statuses(result) == ["complete"]
+    assert [left.why for left in result.left_out] == ["the same window as rank0.json.gz"]
+
+
+def test_worlds_of_one_in_a_flat_folder_are_not_one(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / f"host_{number}.json", 0, 1, kernels=number + 1)
+    assert parse(tmp_path).problems == (
+        "separate worlds: 4 traces each claim to be all of a world of 1 rank",
+    )
 
 
 def test_a_shared_disk_is_counted_once(tmp_path: Path) -> None:
@@ -399,7 +436,8 @@ def test_an_unknown_rank_among_several_files_is_a_problem(tmp_path: Path) -> Non
     result = parse(tmp_path)
     assert [rank.rank for rank in result.ranks] == [0, None]
     assert result.problems == (
-        "a.json: rank unknown: neither the trace nor its folder nor its name tells it",
+        "a.json: rank unknown: neither the trace nor its folder nor its name tells it;"
+        " set traces.rank_pattern to find it in the path",
     )
 
 
@@ -409,6 +447,23 @@ def test_a_folder_without_traces(tmp_path: Path) -> None:
     assert (result.status, result.missing_ranks) == (ParseStatus.NO_DATA, (0, 1))
     assert result.problems == (f"no trace among 1 file in {tmp_path}: a trace is a .json or .json.gz file",)
     assert [left.file for left in result.left_out] == ["notes.txt"]
+
+
+def test_where_no_trace_counts_it_says_why_and_shows_the_pattern_as_it_is_written(tmp_path: Path) -> None:
+    for number in (0, 1):
+        write(tmp_path / f"RANK{number}" / "t.json", number, 2)
+    (tmp_path / "notes.txt").touch()
+    options = ParseOptions(rank_pattern=r"gpu(?P<rank>\d+)")
+    result = TorchTraceParser(options).parse(trace_set_of(tmp_path, "rocm"))
+    assert result.problems == (
+        f"no trace among 3 files in {tmp_path}: traces.rank_pattern finds no rank in its path (2 files);"
+        r" the pattern is gpu(?P<rank>\d+)",
+    )
+    (tmp_path / "rank0").mkdir()
+    (tmp_path / "rank0" / "notes.txt").touch()
+    assert parse(tmp_path).problems == (
+        f"no trace among 4 files in {tmp_path}: not in a rank folder, where others are (2 files)",
+    )
 
 
 @pytest.mark.parametrize(("apart", "is_one_run"), [(600_000_000, True), (600_000_001, False)])
@@ -437,9 +492,38 @@ def test_different_windows_are_a_warning_and_common_steps_are_used(tmp_path: Pat
     )
     assert result.status is ParseStatus.SUCCESS
     assert metrics.aggregates(result.ranks).avg_iteration_time_us == 100.0
-    write(tmp_path / "rank1.json", 1, 2, steps=(7, 8))
-    [warning] = parse(tmp_path).warnings
-    assert warning.endswith("uses none, as they have none in common")
+
+
+NOTHING_IN_COMMON = (
+    "ranks measured different steps and have none in common, such as steps 1-2 of rank0.json"
+    " and steps 7-8 of rank1.json"
+)
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Path:
+    """Traces of ranks without a common step."""
+    write(tmp_path / "rank0.json", 0, 3, steps=(1, 2))
+    write(tmp_path / "rank2.json", 2, 3, steps=(1, 2, 3))
+    write(tmp_path / "rank1.json", 1, 3, steps=(7, 8))
+    return tmp_path
+
+
+def test_ratios_stand_without_a_common_step_on_the_gpu_basis(apart: Path) -> None:
+    result = parse(apart)
+    assert result.warnings == (
+        f"{NOTHING_IN_COMMON}: no iteration time over ranks; the ratios are of whole windows",
+    )
+    assert result.status is ParseStatus.SUCCESS
+    found = metrics.aggregates(result.ranks)
+    assert (found.avg_iteration_time_us, found.avg_comm_ratio) == (None, 1.0)
+
+
+def test_without_a_common_step_there_is_nothing_to_judge_on_the_cpu_basis(apart: Path) -> None:
+    result = parse(apart, "none")
+    assert result.problems == (f"{NOTHING_IN_COMMON}: nothing can be measured over ranks",)
+    assert not any("different steps" in warning for warning in result.warnings)
+    assert set(metrics.aggregates(result.ranks).model_dump().values()) == {None}
 
 
 def test_ranks_without_numbers_have_no_window_to_differ(tmp_path: Path) -> None:

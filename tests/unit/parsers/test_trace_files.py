@@ -19,7 +19,7 @@ from cvs.parsers.trace_files import (
     rank_of,
 )
 from cvs.parsers.trace_text import NO_TRACE_EVENTS
-from cvs.rank_paths import RankNames
+from cvs.rank_paths import BY_FOLDER, RankNames
 
 YEAR_2025 = 1_750_000_000 * 10**9
 
@@ -145,6 +145,16 @@ def test_a_folder_that_says_otherwise_is_a_warning() -> None:
     found = one_per_place([(file("rank0/a.json"), document(4)), (file("rank1/a.json"), document(1))])
     assert used(found) == [(1, "rank1/a.json"), (4, "rank0/a.json")]
     assert found.warnings == ("rank0/a.json: the folder says rank 0, the trace itself rank 4, which counts",)
+
+
+def test_a_file_name_that_says_otherwise_is_a_warning() -> None:
+    found = one_per_place([(file("x_rank1.json"), document(0)), (file("rank2.json"), document(2))])
+    assert used(found) == [(0, "x_rank1.json"), (2, "rank2.json")]
+    assert found.warnings == (
+        "x_rank1.json: the file's name says rank 1, the trace itself rank 0, which counts",
+    )
+    where_folders_tell = [(file("rank4/local_rank0.json"), document(4))]
+    assert one_per_place(where_folders_tell).warnings == ()
 
 
 def test_a_folder_may_hold_several_ranks() -> None:
@@ -290,6 +300,26 @@ def test_of_the_same_last_step_the_kineto_name_wins() -> None:
     assert used(found) == [(0, "rank0/a.pt.trace.json")]
 
 
+def test_a_later_window_is_one_that_is_later() -> None:
+    early, late = document(0, steps=(3, 4), start=100), document(0, steps=(3, 4), start=900)
+    found = one_per_place([(file("rank0/a.json"), early), (file("rank0/b.json"), late)])
+    assert used(found) == [(0, "rank0/b.json")]
+    assert why(found) == {"rank0/a.json": "the same steps as rank0/b.json"}
+    found = one_per_place(
+        [
+            (file("rank0/a.pt.trace.json"), document(0, steps=(3, 4), start=100)),
+            (file("rank0/last.json"), document(0, steps=(4,), start=900)),
+            (file("rank0/stepless.json"), document(0, start=900)),
+        ]
+    )
+    assert used(found) == [(0, "rank0/a.pt.trace.json")]
+    assert why(found) == {
+        "rank0/last.json": "the same last step as rank0/a.pt.trace.json",
+        "rank0/stepless.json": "the same rank as rank0/a.pt.trace.json, which tells more",
+    }
+    assert all(map(gave_way, found.left_out))
+
+
 def test_without_steps_the_latest_start_wins() -> None:
     early, late = document(0, start=100), document(0, start=900)
     found = one_per_place([(file("rank0/a.pt.trace.json"), early), (file("rank0/trace.json"), late)])
@@ -315,6 +345,95 @@ def test_where_no_file_is_readable_the_rank_is_not() -> None:
     found = one_per_place([(file("rank0/a.pt.trace.json"), broken), (file("rank0/trace.json"), broken)])
     assert used(found) == [(0, "rank0/a.pt.trace.json")]
     assert found.entries[0].document.quality.status == "unreadable"
+
+
+# --- several files of one rank in a folder of many ---------------------------------------------------------
+
+
+def chosen(*read: tuple[str, TraceDocument], names: RankNames = BY_FOLDER) -> Chosen:
+    """What comes of files, all rules applied."""
+    places = one_per_place([(file(path), document) for path, document in read], names)
+    whole = one_per_rank(places.entries, separate_worlds=False)
+    return replace(whole, warnings=places.warnings, left_out=places.left_out)
+
+
+def statuses(found: Chosen) -> list[tuple[int | None, str]]:
+    return [(entry.rank, entry.document.quality.status) for entry in found.entries]
+
+
+STEPS = document(0, steps=(10, 11, 12))
+UNEQUAL = replace(STEPS, devices=2)
+LATER = document(0, steps=(20, 21, 22))
+
+
+def test_in_a_flat_folder_unequal_files_of_the_same_steps_contradict() -> None:
+    found = chosen(("a.json", STEPS), ("b.json", UNEQUAL), ("rank1.json", document(1)))
+    assert statuses(found) == [(0, "duplicate"), (1, "complete")]
+    assert found.entries[0].document.quality.cause == "rank 0 has 2 traces: a.json, b.json"
+    assert found.left_out == ()
+
+
+def test_so_do_files_whose_starts_differ() -> None:
+    found = chosen(("a.pt.trace.json", STEPS), ("b.pt.trace.json", document(0, (10, 11, 12), start=7)))
+    assert statuses(found) == [(0, "duplicate")]
+
+
+def test_and_files_without_steps_that_start_together() -> None:
+    bare = document(0)
+    assert statuses(chosen(("a.json", bare), ("b.json", replace(bare, devices=2)))) == [(0, "duplicate")]
+
+
+@pytest.mark.parametrize(
+    ("other", "best", "expected"),
+    [
+        pytest.param(
+            ("a.json", STEPS), ("b.json", STEPS), "the same window as b.json", id="they say the same"
+        ),
+        pytest.param(
+            ("rank0.json", UNEQUAL),
+            ("h.pt.trace.json", STEPS),
+            "the same window as h.pt.trace.json",
+            id="two names of one export",
+        ),
+        pytest.param(("a.json", UNEQUAL), ("b.json", LATER), "b.json has a later window", id="later"),
+    ],
+)
+def test_what_may_lie_beside_a_trace_in_a_flat_folder(
+    other: tuple[str, TraceDocument], best: tuple[str, TraceDocument], expected: str
+) -> None:
+    found = chosen(other, best)
+    assert (statuses(found), used(found)) == ([(0, "complete")], [(0, best[0])])
+    assert why(found) == {other[0]: expected}
+
+
+def test_a_rank_folder_has_a_winner_whatever_its_files_say() -> None:
+    assert statuses(chosen(("rank0/a.json", STEPS), ("rank0/b.json", UNEQUAL))) == [(0, "complete")]
+
+
+@pytest.mark.parametrize("wrong", ["rank1.json", "rank1.pt.trace.json"])
+@pytest.mark.parametrize("content", [STEPS, UNEQUAL])
+def test_a_name_that_says_otherwise_displaces_no_trace_of_the_same_steps(
+    wrong: str, content: TraceDocument
+) -> None:
+    found = chosen(("rank0.json", STEPS), (wrong, content))
+    assert statuses(found) == [(0, "duplicate")]
+    assert found.warnings == (f"{wrong}: the file's name says rank 1, the trace itself rank 0, which counts",)
+
+
+def test_a_name_that_says_otherwise_is_told_of_a_file_that_gave_way_too() -> None:
+    found = chosen(("rank0.json", LATER), ("rank1.json", STEPS))
+    assert used(found) == [(0, "rank0.json")]
+    assert len(found.warnings) == 1
+
+
+def test_where_a_pattern_finds_many_ranks_in_one_folder_it_is_no_rank_folder() -> None:
+    def by_gpu(path: str) -> tuple[str, int]:
+        return "", int(path[3])
+
+    names = replace(PATTERN, place=by_gpu)
+    flat = ("gpu0_a.json", STEPS), ("gpu0_b.json", UNEQUAL)
+    assert statuses(chosen(*flat, ("gpu1.json", document(1)), names=names))[0] == (0, "duplicate")
+    assert statuses(chosen(*flat, names=names)) == [(0, "complete")]
 
 
 # --- one rank in several places ---------------------------------------------------------------------------

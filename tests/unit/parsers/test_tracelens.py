@@ -27,8 +27,9 @@ from cvs.models import (
     TraceResult,
 )
 from cvs.parsers.torch_trace import TorchTraceParser, trace_set_of
+from cvs.parsers.trace_files import gave_way
 from cvs.parsers.tracelens import TraceLensParser
-from cvs.thresholds import check
+from cvs.thresholds import check, measured
 
 WORKBOOKS = TRACES.parent / "workbooks"
 ANALYSIS = WORKBOOKS / "single" / "tracelens_analysis"
@@ -36,6 +37,8 @@ REPORTS = "tracelens_analysis/individual_reports"
 SUMMARY = "tracelens_analysis/gpu_timeline_summary_mean.xlsx"
 COLLECTIVES = "tracelens_analysis/collective_reports/collective_all_ranks.xlsx"
 MR4 = TRACES / "multirank" / "mr4"
+
+AGREES = "the same times as the trace, which counts"
 
 Rows = Mapping[str, float]
 
@@ -119,11 +122,16 @@ def test_options_reach_the_trace_parser() -> None:
     assert TraceLensParser(options).parse(traces).ranks == TorchTraceParser(options).parse(traces).ranks
 
 
-def test_workbooks_that_agree_change_nothing(job: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_workbooks_that_agree_change_nothing_and_are_told(
+    job: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     bare = with_traces(tmp_path_factory.mktemp("bare"))
     result = parse(job)
-    assert result == parse(bare)
-    assert (result.status, result.warnings, left_out(result)) == (ParseStatus.SUCCESS, (), {})
+    assert result.model_copy(update={"left_out": ()}) == parse(bare)
+    assert (result.status, result.warnings) == (ParseStatus.SUCCESS, ())
+    reports = (f"{REPORTS}/perf_rank{rank}.xlsx" for rank in range(4))
+    assert left_out(result) == dict.fromkeys((*reports, SUMMARY, COLLECTIVES), AGREES)
+    assert all(map(gave_way, result.left_out))
     assert {rank.source for rank in result.ranks} == {"trace"}
 
 
@@ -142,7 +150,9 @@ def test_a_rank_is_measured_from_its_trace_whatever_the_workbook_says(job: Path)
 def warning_of(job: Path, changes: Mapping[str, float], name: str = f"{REPORTS}/perf_rank2.xlsx") -> str:
     """The warning where one workbook says something else of rank 2."""
     report(job / name, {**golden(2), **changes})
-    [warning] = parse(job).warnings
+    result = parse(job)
+    [warning] = result.warnings
+    assert name not in left_out(result)
     return warning
 
 
@@ -275,10 +285,24 @@ def test_a_rank_without_a_trace_has_the_values_of_its_workbook_and_is_red(job: P
     assert result.missing_ranks == (3,)
     assert result.status is ParseStatus.PARTIAL
     assert messages(result) == [
-        f"no trace of rank 3, only {REPORTS}/perf_rank3.xlsx",
-        "3 of 4 ranks left a trace; missing: rank 3",
+        f"3 of 4 ranks left a trace; missing: rank 3 (of rank 3 only {REPORTS}/perf_rank3.xlsx)"
     ]
-    assert left_out(result) == {SUMMARY: "there are no traces of its ranks to compare it with"}
+    assert left_out(result)[SUMMARY] == "there are no traces of its ranks to compare it with"
+
+
+def test_what_is_measured_is_measured_on_the_ranks_that_have_a_trace(job: Path) -> None:
+    for rank in (2, 3):
+        shutil.rmtree(job / "torch_profiler" / f"rank{rank}")
+    (job / REPORTS / "perf_rank2.xlsx").unlink()
+    (job / SUMMARY).unlink()
+    result = parse(job, world_size=4)
+    assert str(metrics.coverage(result)) == "2 of 4 ranks, 3 of 3 steps"
+    assert metrics.aggregates(result.ranks) == metrics.aggregates(result.ranks[:2])
+    told = TraceResult(accelerator="rocm", parse=result, aggregates=metrics.aggregates(result.ranks))
+    assert measured(told, "max_avg_iteration_ms").note == " (measured on 2 of 4 ranks, 3 of 3 steps)"
+    assert messages(result) == [
+        f"2 of 4 ranks left a trace; missing: ranks 2-3 (of rank 3 only {REPORTS}/perf_rank3.xlsx)"
+    ]
 
 
 def test_it_is_red_too_where_nobody_knows_the_world(tmp_path: Path) -> None:
@@ -295,7 +319,7 @@ def test_a_broken_workbook_costs_only_a_rank_without_a_trace(job: Path) -> None:
     (job / SUMMARY).unlink()
     shutil.rmtree(job / "torch_profiler" / "rank3")
     result = parse(job)
-    assert left_out(result) == {f"{REPORTS}/perf_rank2.xlsx": "the file is empty"}
+    assert left_out(result)[f"{REPORTS}/perf_rank2.xlsx"] == "the file is empty"
     assert (result.ranks[3].rank, result.ranks[3].gpu_timeline, result.ranks[3].ratios) == (3, None, None)
     assert (
         f"rank 3: workbook is unreadable: no trace, and {REPORTS}/perf_rank3.xlsx: the file is empty"
@@ -308,7 +332,8 @@ def test_a_summary_stands_in_where_the_report_is_broken(job: Path) -> None:
     shutil.rmtree(job / "torch_profiler" / "rank3")
     result = parse(job)
     assert (result.ranks[3].files, result.ranks[3].workbook_ms) == ((SUMMARY,), golden(3))
-    assert left_out(result) == {f"{REPORTS}/perf_rank3.xlsx": "the file is empty"}
+    assert left_out(result)[f"{REPORTS}/perf_rank3.xlsx"] == "the file is empty"
+    assert SUMMARY not in left_out(result)
 
 
 def test_a_trace_that_tells_nothing_is_not_replaced(job: Path) -> None:
@@ -433,7 +458,7 @@ def test_rocprof_tells_no_ratio() -> None:
 def test_workbooks_of_one_rank_that_differ_are_no_numbers(tmp_path: Path) -> None:
     for threads, more in ((256, 0.0), (512, 1.0)):
         report(
-            tmp_path / f"{threads}thread" / "perf_28ch_rank0.xlsx", golden(0) | {"idle_time": 6.072 + more}
+            tmp_path / f"{threads}thread" / "perf_28ch_rank0.xlsx", golden(0) | {"computation_time": 4 + more}
         )
     result = parse(tmp_path)
     [rank] = result.ranks
@@ -466,6 +491,71 @@ def test_workbooks_that_tell_of_no_rank_are_no_evidence(tmp_path: Path) -> None:
     }
 
 
+def quality_of(path: Path, rows: Rows) -> tuple[str, str | None]:
+    """What a workbook by itself is worth."""
+    [rank] = parse(report(path, rows)).ranks
+    assert (rank.workbook_ms is None) is (rank.quality.status == "unreadable")
+    return rank.quality.status, rank.quality.cause
+
+
+SELF = {
+    **{"computation_time": 5.0, "exposed_comm_time": 2.0, "exposed_memcpy_time": 0.5, "busy_time": 7.5},
+    **{"idle_time": 2.5, "total_time": 10.0, "total_comm_time": 4.0, "total_memcpy_time": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"busy_time": 7.6}, "busy_time 7.6 ms and idle_time 2.5 ms do not make total_time 10 ms"),
+        ({"computation_time": 10.1}, "computation_time 10.1 ms is above total_time 10 ms"),
+        ({"total_memcpy_time": 11.0}, "total_memcpy_time 11 ms is above total_time 10 ms"),
+        ({"exposed_comm_time": 4.1}, "exposed_comm_time 4.1 ms is above total_comm_time 4 ms"),
+        ({"exposed_memcpy_time": 1.1}, "exposed_memcpy_time 1.1 ms is above total_memcpy_time 1 ms"),
+        (
+            {"busy_time": 9.0, "total_time": 5.0, "total_comm_time": 100.0, "exposed_comm_time": 200.0},
+            "busy_time 9 ms and idle_time 2.5 ms do not make total_time 5 ms,"
+            " exposed_comm_time 200 ms is above total_time 5 ms, busy_time 9 ms is above total_time 5 ms,"
+            " total_comm_time 100 ms is above total_time 5 ms,"
+            " exposed_comm_time 200 ms is above total_comm_time 100 ms",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_are_no_evidence(changes: Rows, reason: str, tmp_path: Path) -> None:
+    cause = f"no trace, and perf_rank0.xlsx: contradicts itself: {reason}"
+    assert quality_of(tmp_path / "perf_rank0.xlsx", {**SELF, **changes}) == ("unreadable", cause)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"busy_time": 7.509},
+        {"exposed_comm_time": 4.009},
+        {"exposed_memcpy_time": 1.009},
+        {"total_comm_time": 10.009},
+    ],
+)
+def test_roundings_are_no_contradiction(changes: Rows, tmp_path: Path) -> None:
+    assert quality_of(tmp_path / "perf_rank0.xlsx", {**SELF, **changes}) == ("complete", None)
+
+
+def test_of_what_rocprof_recorded_only_the_total_is_shared_out(tmp_path: Path) -> None:
+    rows = {"total_time": 10.0, "kernel": 70.0, "memory": 20.0, "busy_time": 6.0, "idle": 4.0}
+    path = tmp_path / "perf_rank0.xlsx"
+    assert quality_of(path, rows)[0] == "incomplete"
+    assert quality_of(path, {**rows, "idle": 5.0}) == (
+        "unreadable",
+        "no trace, and perf_rank0.xlsx: contradicts itself:"
+        " busy_time 6 ms and idle_time 5 ms do not make total_time 10 ms",
+    )
+
+
+def test_rows_that_cannot_be_still_speak_against_another_workbook(tmp_path: Path) -> None:
+    report(tmp_path / "a" / "perf_rank0.xlsx", SELF)
+    report(tmp_path / "b" / "perf_rank0.xlsx", SELF | {"idle_time": 9.0})
+    assert [rank.quality.status for rank in parse(tmp_path).ranks] == ["duplicate"]
+
+
 # --- workbooks of a run -----------------------------------------------------------------------------------
 
 
@@ -493,4 +583,5 @@ def test_workbooks_do_not_stand_for_a_job_that_left_no_usable_trace(job: Path) -
     result = parse(job, world_size=4)
     assert [rank.source for rank in result.ranks] == ["workbook"] * 4
     assert result.missing_ranks == (0, 1, 2, 3)
-    assert len(messages(result)) == 3
+    assert len(messages(result)) == 2
+    assert metrics.coverage(result).ranks == 0

@@ -132,6 +132,12 @@ def test_overlapping_collectives_of_a_rank_count_once(tmp_path: Path) -> None:
     assert content_of(path) == CollectiveReport({0: 0.1605, 3: 0.001})
 
 
+def test_a_time_may_be_written_as_text(tmp_path: Path) -> None:
+    table = timeline(busy_time=" 3.5 ", idle_time="5e-1")
+    rows = rows_of(content_of(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
+    assert (rows["busy_time"], rows["idle_time"]) == (3.5, 0.5)
+
+
 def test_unknown_rows_and_an_idle_time_below_0_by_a_rounding_do_no_harm(tmp_path: Path) -> None:
     table = [*timeline(idle_time=-1e-9, busy_time=10.0), ("new_time", None, None), (None, None, None)]
     rows = rows_of(content_of(write_workbook(tmp_path / "r.xlsx", gpu_timeline=table)))
@@ -159,6 +165,8 @@ EVENTS = ("rank", "ts", "dur")
         ({"gpu_timeline": timeline(busy_time=None)}, "row busy_time: nothing is no time in ms"),
         ({"gpu_timeline": timeline(busy_time="3,98")}, "row busy_time: '3,98' is no time in ms"),
         ({"gpu_timeline": timeline(busy_time=True)}, "row busy_time: True is no time in ms"),
+        ({"gpu_timeline": timeline(busy_time="1_0")}, "row busy_time: '1_0' is no time in ms"),
+        ({"gpu_timeline": timeline(busy_time="\u0663")}, "row busy_time: '\u0663' is no time in ms"),
         ({"gpu_timeline": timeline(busy_time=-1)}, "row busy_time: -1 is no time in ms"),
         ({"gpu_timeline": timeline(busy_time="inf")}, "row busy_time: 'inf' is no time in ms"),
         ({"gpu_timeline": timeline(busy_time=1e300)}, "row busy_time: 1e+300 is no time in ms"),
@@ -173,10 +181,19 @@ EVENTS = ("rank", "ts", "dur")
             "sheet All_Ranks_Combined: '0a' is no rank",
         ),
         ({"nccl_long": []}, "sheet nccl_long is empty"),
-        ({"nccl_long": [EVENTS, (0, None, 1)]}, "sheet nccl_long: a collective without a time"),
-        ({"nccl_long": [EVENTS, (0, 1, -1)]}, "ends before it starts"),
+        (
+            {"nccl_long": [EVENTS, (0, 5, 1), (3, None, 1)]},
+            "sheet nccl_long, row 3, rank 3: ts nothing is no time in us",
+        ),
+        (
+            {"nccl_long": [EVENTS, (None, None, None), (1, 5, -3)]},
+            "sheet nccl_long, row 3, rank 1: dur -3 is no time in us",
+        ),
+        ({"nccl_long": [EVENTS, (0, 1e300, 1)]}, "rank 0: ts 1e+300 is no time in us"),
+        ({"nccl_long": [EVENTS, (0, True, 1)]}, "rank 0: ts True is no time in us"),
+        ({"nccl_long": [EVENTS, (0, 1, False)]}, "rank 0: dur False is no time in us"),
         ({"nccl_long": [EVENTS, (1e30, 1, 1)]}, "sheet nccl_long: 1e+30 is no rank"),
-        ({"nccl_long": [EVENTS, (0, "x", 1)]}, "sheet nccl_long: a collective without a time"),
+        ({"nccl_long": [EVENTS, (0, "x", 1)]}, "rank 0: ts 'x' is no time in us"),
         ({"nccl_long": [EVENTS, (0.5, 1, 1)]}, "sheet nccl_long: 0.5 is no rank"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

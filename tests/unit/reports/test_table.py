@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from cvs.collective_tables import collective_report
+from cvs.collectives import CommKernel, CommMeta, RankKernels, match
 from cvs.config import ExpectedResults
 from cvs.models import (
     Aggregates,
@@ -13,6 +15,7 @@ from cvs.models import (
     CpuSums,
     ExactNs,
     LeftOut,
+    LostText,
     ParseResult,
     Quality,
     QualityStatus,
@@ -251,6 +254,18 @@ def test_text_from_outside_is_shown_as_it_is(keys: dict[str, Any]) -> None:
     assert MARKUP in "\n".join(lines_of(result_of(rank_of(0), **keys), width=200))
 
 
+def test_traces_of_which_the_same_was_lost_share_a_line() -> None:
+    lost = (LostText(start=9, end=12, cause="not JSON"),)
+    odd = Quality(status="repaired", cause="1 x not JSON", lost=lost)
+    quiet = Quality(status="repaired", cause="1 x negative dur")
+    ranks = [rank_of(number).model_copy(update={"quality": odd}) for number in (0, 1)]
+    ranks.append(rank_of(None).model_copy(update={"quality": quiet}))
+    assert [line for line in lines_of(result_of(*ranks)) if line.startswith("repaired:")] == [
+        "repaired: ranks 0-1: 1 x not JSON; the first are bytes 9 to 12 of the text of f",
+        "repaired: f: 1 x negative dur",
+    ]
+
+
 def test_so_is_the_name_of_a_run() -> None:
     """It is the name of a folder that the user may have chosen."""
     title = lines_of(result_of(rank_of(0), run_id="tuned[bold]2"))[0].strip()
@@ -371,6 +386,26 @@ def test_the_timeline_of_linked_events() -> None:
         ["0", "1", "15.000", "10.000", "7.000", "32.000", "13.000", "45.000", "15.000", "14.000"],
         ["1", "1", *["–"] * 8],
     ]
+
+
+def test_who_kept_the_others_waiting_where_some_groups_are_in_doubt() -> None:
+    """Rank 1 lacks a kernel of group 0; group 1 is sound."""
+
+    def kernels(group: str, *starts: int) -> list[CommKernel]:
+        meta = CommMeta("allreduce", "allreduce", group, "[0, 1]", 2, "Float", 1, 1, None, None)
+        return [CommKernel(start, 10, 0, meta) for start in starts]
+
+    ranks = [
+        RankKernels(0, [*kernels("0", 0, 100), *kernels("1", 200)], 0),
+        RankKernels(1, [*kernels("0", 50), *kernels("1", 203)], 0),
+    ]
+    found = traces_of(rank_of(0), rank_of(1), parse={"collectives": collective_report(match(ranks))})
+    lines = traces_text(found, NO_LIMITS, name="t").splitlines()
+    [line] = [line for line in lines if line.startswith("kept the others waiting")]
+    assert line.startswith(
+        "kept the others waiting longest in the groups whose ranks are all here, collectives in doubt apart: "
+        "rank 1, last at 1 of its 1 collectives"
+    )
 
 
 def test_idle_time_in_two_parts() -> None:
