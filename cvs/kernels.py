@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from cvs.config.patterns import linear
+from cvs.config.patterns import for_kernels, linear
 from cvs.errors import ConfigError
 
 Bucket = Literal["computation", "communication", "memcpy"]
@@ -102,7 +102,7 @@ def _extended(communication: Sequence[KernelClass]) -> Iterator[KernelClass]:
 
 def _asked(pattern: str) -> Callable[[str], bool]:
     try:
-        return linear(pattern)
+        return linear(for_kernels(pattern))
     except ValueError as error:
         raise ConfigError([f"traces.communication_kernels: {error}"]) from None
 

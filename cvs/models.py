@@ -146,13 +146,13 @@ class ParseOptions(Frozen):
 
     linked: bool = False
     """Also the timeline of only those GPU events that a runtime call is known to have launched."""
-    micro_idle_ns: int | None = None
+    micro_idle_ns: int | None = Field(default=None, ge=0)
     """Idle gaps shorter than this are told apart from the longer ones."""
     rank_pattern: str | None = None
     """Regular expression whose group `rank` finds the rank in a trace's path."""
     communication_kernels: tuple[str, ...] = ()
     """Further regular expressions for names of kernels that communicate."""
-    workers: int | None = None
+    workers: int | None = Field(default=None, ge=1)
     """Processes that read side by side; None: as many as cores, memory and traces ask for."""
 
 

@@ -31,7 +31,11 @@ def linear(pattern: str) -> Callable[[str], bool]:
         raise ValueError(f"{shown_value(pattern)} is no regular expression: {reason}") from None
 
 
-def _kernel_pattern(text: str) -> str:
+def for_kernels(text: str) -> str:
+    """The text itself, if it is a regular expression that tells kernels apart.
+
+    Raises: ValueError: it is none, and why.
+    """
     if linear(text)(""):
         raise ValueError(f"{shown_value(text)} fits every kernel; write a part of the names that are meant")
     return text
@@ -51,7 +55,7 @@ def with_rank(text: str) -> str:
     return text
 
 
-KernelPattern = Annotated[Name, AfterValidator(_kernel_pattern)]
+KernelPattern = Annotated[Name, AfterValidator(for_kernels)]
 """Fits names of kernels; to be asked by `linear`."""
 RankPattern = Annotated[Name, AfterValidator(with_rank)]
 """Fits paths, and finds a rank in them by its group `rank`; it may take forever."""

@@ -64,7 +64,9 @@ def shown_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (Plain, Digits)):
         return f"`{_short(value)}`"
-    return repr(_short(value)) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return repr(_short(value)).replace("\\\\", "\\")  # as it is written in the file
+    return repr(value)
 
 
 def _short(text: str) -> str:

@@ -60,7 +60,7 @@ def _found(pattern: str, paths: Sequence[str], seconds: float) -> Iterable[tuple
         answered = (late.stdout or b"").count(b"\n")
         problem = f"takes more than {seconds:g} s, and came through {answered} of {len(paths)} paths"
         cure = "write it without repeats within repeats"
-        raise ConfigError([f"{KEY}: {pattern!r} {problem}: {cure}"]) from None
+        raise ConfigError([f"{KEY}: '{pattern}' {problem}: {cure}"]) from None
     return map(json.loads, done.stdout.splitlines())
 
 

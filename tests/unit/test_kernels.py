@@ -103,3 +103,9 @@ def test_what_is_no_regular_expression_is_told_with_its_key() -> None:
     with pytest.raises(ConfigError) as caught:
         KernelClasses(["fine", "("])
     assert str(caught.value) == "traces.communication_kernels: '(' is no regular expression: unclosed group"
+
+
+@pytest.mark.parametrize("pattern", ["", ".*", "a?"])
+def test_what_fits_every_kernel_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="fits every kernel; write a part of the names that are meant"):
+        KernelClasses([pattern])

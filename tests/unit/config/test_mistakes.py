@@ -260,6 +260,7 @@ AORTA: list[tuple[str, str, str]] = [
     ),
     # regular expressions
     ("traces:\n  ^rank_pattern: rank(\\d+)", "traces.rank_pattern", "has no group that finds the rank, such as (?P<rank>[0-9]+)"),
+    ("traces:\n  ^rank_pattern: 'rank(\\d+)'", "traces.rank_pattern", "'rank(\\d+)' has no group that finds the rank"),
     ("traces:\n  ^rank_pattern: '(?P<rank>'", "traces.rank_pattern", "is no regular expression: missing ), unterminated subpattern"),
     ("traces:\n  ^rank_pattern: '(?<rank>x)'", "traces.rank_pattern", "is no regular expression: unknown extension ?<r"),
     ("traces:\n  ^rank_pattern: ''", "traces.rank_pattern", EMPTY),

@@ -70,6 +70,6 @@ def test_a_pattern_that_would_take_forever_is_ended(pattern: str) -> None:
     assert time.monotonic() - begin < 10
     [problem] = caught.value.problems
     assert problem == (
-        f"traces.rank_pattern: {pattern!r} takes more than 1 s, and came through 2 of 4 paths: "
+        f"traces.rank_pattern: '{pattern}' takes more than 1 s, and came through 2 of 4 paths: "
         "write it without repeats within repeats"
     )
