@@ -5,10 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from cvs.runners._interrupts import Interrupts, ignore_from_here
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """No signal is switched off, as one is for what nohup or a shell's `&` has started."""
+    on: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), signal.SIG_DFL)
+    on[signal.SIGINT] = signal.default_int_handler
+    earlier = {number: signal.signal(number, handler) for number, handler in on.items()}
+    yield
+    for number, handler in earlier.items():
+        signal.signal(number, handler)
 
 
 def send(number: int = signal.SIGINT) -> None:
