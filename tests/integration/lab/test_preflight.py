@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cvs.hosts import folded
 from lab import faults
 from lab.cluster import Lab
 from lab.jobs import AORTA, TALKS, ClusterFile, benchmark_file, doctor, folder_of, lay_out, own, run
@@ -112,7 +113,8 @@ def test_sound_nodes_are_fit_and_nothing_is_left_there(
     checks = "reach docker disk gpus files ready image devices write rendezvous port".split()
     assert head.split() == ["node", *checks]
     assert rows[0].split() == [lab4.nodes[0].address, *"ok ok ok warn ok ok ok ok ok ok ok".split()]
-    assert f"warning: {lab4.nodes[0].address}: 2 GPUs in /dev/dri, and gpus_per_node is 1" in rows
+    every = folded(node.address for node in lab4.nodes[:4])
+    assert f"warning: {every} (4 nodes): 2 GPUs in /dev/dri, and gpus_per_node is 1" in rows
     assert rows[-1] == "4 of 4 nodes fit"
 
 
@@ -122,7 +124,8 @@ def test_what_a_run_would_fetch_is_no_fault(lab: Lab, cluster_file: ClusterFile,
     bench = benchmark_file(tmp_path, "cvs-lab/none", docker="{image: cvs-lab/none}")
     done = doctor(cluster_file(), bench)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"warning: {lab.nodes[1].address}: no image cvs-lab/none yet; a run fetches it" in done.stdout
+    both = folded(node.address for node in lab.nodes[:2])
+    assert f"warning: {both} (2 nodes): no image cvs-lab/none yet; a run fetches it" in done.stdout
 
 
 def test_a_run_tells_all_that_is_wrong_at_once_and_starts_nothing(
