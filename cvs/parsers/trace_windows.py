@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from string import ascii_letters, digits
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from cvs.errors import TraceError
 from cvs.parsers.trace_bytes import Stream, blocks_of
 from cvs.parsers.trace_losses import Losses
+from cvs.parsers.trace_places import LONGEST_WORD, OBJECT, backwards, cuts, elements, is_cut, stands_alone
 from cvs.parsers.trace_text import (
     ABSENT,
     NO_TRACE_EVENTS,
@@ -145,8 +145,6 @@ _LONGEST_WHOLE = 1 << 29
 _LONGEST_EVENT = 1 << 20
 """Of an event behind damage."""
 _TRIES = 8
-_LONGEST_WORD = 8
-"""Of a text that goes on, the last word may be half a number, which looks like damage."""
 _SEARCHED_FOR_NUMBERS = 1 << 18
 """A number too big for a double, in a field that nobody reads, hides nothing; in a long text the search for
 one would cost as much as all else."""
@@ -263,7 +261,7 @@ class _Windows:
         Where not, the block is added to the text.
         """
         block = self._next_block()
-        cut = next(_cuts(block), None)
+        cut = next(cuts(block), None)
         if cut is not None:
             end, start = cut
             with suppress(msgspec.DecodeError, RecursionError):
@@ -288,7 +286,7 @@ class _Windows:
     def _take_window(self) -> bool:
         """Take the events before the last cut, or skip what is damaged; False: more text is needed."""
         text = memoryview(self._text)
-        for end, start in islice(_cuts(self._text), _TRIES):
+        for end, start in islice(cuts(self._text), _TRIES):
             try:
                 self._take(b"".join((b"[", text[:end], b"]")))
             except msgspec.DecodeError as error:
@@ -309,7 +307,7 @@ class _Windows:
             self._take(b"[" + self._text)
         except msgspec.DecodeError as error:
             fault = Fault(error)
-            if fault.at is None or _is_cut(self._text):
+            if fault.at is None or is_cut(self._text):
                 self._take_before_cut()
             else:
                 self._meet(fault)
@@ -367,7 +365,7 @@ class _Windows:
         while True:
             found = self._footer_from(end)
             size = len(_BEFORE_FOOTER) + len(self._text) - end
-            over = isinstance(found, Fault) and found.at is not None and found.at < size - _LONGEST_WORD
+            over = isinstance(found, Fault) and found.at is not None and found.at < size - LONGEST_WORD
             if over or not self._append(max(_BLOCK, len(self._text) - end)):
                 return found
             if len(self._text) - end > _LONGEST_WINDOW:
@@ -414,7 +412,7 @@ class _Windows:
 
     def _take_before_cut(self) -> None:
         """Take the events that are whole."""
-        end = max((element.end for element in _elements(self._text)), default=0)
+        end = max((element.end for element in elements(self._text)), default=0)
         if end:
             self._take(b"[%b]" % self._text[:end])
         self._cut()
@@ -426,7 +424,7 @@ class _Windows:
 
         The event before the damage is not taken: it may be two that grew together.
         """
-        before = [each for each in _elements(self._text, at) if each.next is not None]
+        before = [each for each in elements(self._text, at) if each.next is not None]
         if before:
             self._take(b"[%b]" % self._text[: before[-1].end])
             start = before[-1].next or 0
@@ -452,16 +450,16 @@ class _Windows:
     def _next_event(self, at: int) -> tuple[bool, int]:
         """Where the next event begins, if there is one; else how far there is none."""
         text = memoryview(self._text)
-        for brace in _OBJECT.finditer(self._text, at):
+        for brace in OBJECT.finditer(self._text, at):
             begin = brace.start()
-            alone = _stands_alone(text[begin : begin + _LONGEST_EVENT])
+            alone = stands_alone(text[begin : begin + _LONGEST_EVENT])
             if alone or (alone is None and begin + _LONGEST_EVENT > len(text)):
                 return bool(alone), begin
         return False, max(at, len(text) - _LONGEST_KEY)
 
     def _footer_behind(self, cause: str) -> Header:
         """What follows the last bracket behind which a footer stands; all before it is lost."""
-        for at in islice(_backwards(b"]", self._text), _TRIES * _TRIES):
+        for at in islice(backwards(b"]", self._text), _TRIES * _TRIES):
             try:
                 footer = _decoded_header(_BEFORE_FOOTER[:-1] + self._text[at:], self._losses)
             except (msgspec.DecodeError, RecursionError):
@@ -471,113 +469,6 @@ class _Windows:
         self._lose(len(self._text), cause)
         self._losses.cut = self._losses.cut or "without an end"
         return Header()
-
-
-# --- places in a text -------------------------------------------------------------------------------------
-
-_BLANKS = b" \t\r\n"
-_PIECE = 1 << 10
-_OBJECT = re.compile(rb'\{\s*"')
-_WORD = b"+-." + (digits + ascii_letters).encode()
-
-
-def _backwards(byte: bytes, text: bytes) -> Iterator[int]:
-    """Where a byte stands, from the end on."""
-    at = text.rfind(byte)
-    while at >= 0:
-        yield at
-        at = text.rfind(byte, 0, at)
-
-
-def _cuts(text: bytes) -> Iterator[tuple[int, int]]:
-    """Guesses where one element ends and the next begins, at the last braces of a text."""
-    for brace in islice(_backwards(b"{", text), _TRIES * _TRIES):
-        end = _before_blanks(text, brace)
-        if end and text[end - 1] == ord(","):
-            before = _before_blanks(text, end - 1)
-            if before and text[before - 1] == ord("}"):
-                yield before, brace
-
-
-def _before_blanks(text: bytes, end: int) -> int:
-    while end:
-        start = max(0, end - _PIECE)
-        piece = text[start:end].rstrip(_BLANKS)
-        if piece:
-            return start + len(piece)
-        end = start
-    return 0
-
-
-class _Element(NamedTuple):
-    """A whole element of a list: where it ends, and where the next begins, if that is an object."""
-
-    end: int
-    next: int | None
-
-
-_VALUE = msgspec.json.Decoder(msgspec.Raw)
-_NEXT_OBJECT = re.compile(rb"\s*,\s*(?=\{)")
-_NEXT = re.compile(rb"\s*,\s*")
-
-
-def _elements(text: bytes, before: int | None = None) -> Iterator[_Element]:
-    """The elements that a text begins with, one after the other, up to the first that is not whole.
-
-    Args: before: where to stop; None: nowhere.
-    """
-    view, at = memoryview(text), 0
-    while before is None or at < before:
-        try:
-            _VALUE.decode(view[at:])
-            end = len(text)
-        except msgspec.DecodeError as error:
-            fault = Fault(error)
-            if not fault.ended or fault.at is None:
-                return
-            end = _before_blanks(text, at + fault.at - 1)
-        except RecursionError:
-            return
-        following = _NEXT_OBJECT.match(text, end)
-        yield _Element(end, following.end() if following else None)
-        comma = following or _NEXT.match(text, end)
-        if comma is None:
-            return
-        at = comma.end()
-
-
-class _AnyEvent(msgspec.Struct):
-    ph: str
-
-
-_ANY_EVENT = msgspec.json.Decoder(_AnyEvent)
-
-
-def _stands_alone(text: memoryview) -> bool | None:
-    """Whether an event begins here that another, or the end of the list, follows; None: the text ends."""
-    try:
-        _ANY_EVENT.decode(text)
-    except msgspec.ValidationError:
-        return False
-    except msgspec.DecodeError as error:
-        fault = Fault(error)
-        if fault.at is None or (not fault.ended and fault.at >= len(text) - _LONGEST_WORD):
-            return None
-        return fault.ended and text[fault.at - 1] in b",]"
-    except RecursionError:
-        return False
-    return None
-
-
-def _is_cut(text: bytes) -> bool:
-    """Whether all that is wrong with the text is that it ends too soon, perhaps in a number or a word."""
-    try:
-        msgspec.json.decode(b"[" + text.rstrip(_WORD), type=list[msgspec.Raw])
-    except msgspec.DecodeError as error:
-        return Fault(error).at is None
-    except RecursionError:
-        return False
-    return False
 
 
 # --- header -----------------------------------------------------------------------------------------------
