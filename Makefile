@@ -32,7 +32,6 @@ test-all: lint types imports docs tools $(WITH_TORCH)
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not lab and not timed'
 	$(BIN)/pytest -n 2 --dist load -m timed
 	PYTHONPATH=tests $(BIN)/python -m lab install
-	PYTHONPATH=tests $(BIN)/python -m lab install crun podman rootlesskit uidmap
 	$(BIN)/pytest -n 2 --dist loadfile -m lab
 
 test-lab: $(VENV)/.test $(VENV)/.torch

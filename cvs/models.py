@@ -146,7 +146,7 @@ class ParseOptions(Frozen):
 
     linked: bool = False
     """Also the timeline of only those GPU events that a runtime call is known to have launched."""
-    micro_idle_ns: int | None = Field(default=None, ge=0)
+    micro_idle_ns: int | None = Field(default=None, ge=1)
     """Idle gaps shorter than this are told apart from the longer ones."""
     rank_pattern: str | None = None
     """Regular expression whose group `rank` finds the rank in a trace's path."""

@@ -57,7 +57,7 @@ class TraceLensParser:
     @property
     def identity(self) -> str:
         """Name and version of what measures."""
-        return f"{self._traces.identity}, workbooks 1"
+        return f"{self._traces.identity}, workbooks 2"
 
     def parse(self, traces: TraceSet) -> ParseResult:
         """Measure every rank of the set, and compare its workbooks with what was measured.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from lab.machine import OTHER_ENGINES, LabError, missing_packages, wait_for
+from lab.machine import wait_for
 from lab.node import Node
 from lab.root_folder import CVS
 
@@ -71,9 +71,6 @@ def _instead_of_dockerd(
     node: Node, start: str, program: str, socket: str, leaves: Iterable[str]
 ) -> Iterator[None]:
     """Another engine while it lasts, started by a shell; `faults.heal` then starts the node's own again."""
-    missing = missing_packages(OTHER_ENGINES)
-    if missing:
-        raise LabError(f"missing here: python -m lab install {' '.join(missing)}")
     node.broken.touch()
     node.stop("dockerd")
     try:

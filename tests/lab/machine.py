@@ -20,6 +20,7 @@ R = TypeVar("R")
 
 PACKAGES = {
     "busybox-static": ["busybox"],
+    "crun": ["crun"],
     "docker-registry": ["docker-registry"],
     "docker.io": ["docker", "dockerd", "containerd", "runc"],
     "git": ["git"],
@@ -28,21 +29,17 @@ PACKAGES = {
     "openssh-client": ["ssh", "ssh-keygen"],
     "openssh-server": ["sshd"],
     "openssl": ["openssl"],
+    "podman": ["podman"],
     "procps": ["ps"],
     "python3": ["/usr/bin/pydoc3"],
+    "rootlesskit": ["rootlesskit"],
     "rsync": ["rsync"],
     "sudo": ["sudo"],
+    "uidmap": ["newuidmap"],
     "util-linux": ["nsenter", "setsid", "unshare"],
     "zstd": ["zstd"],
 }
 """Debian packages, and their commands that are needed: here, or on the nodes, which take /usr from here."""
-OTHER_ENGINES = {
-    "crun": ["crun"],
-    "podman": ["podman"],
-    "rootlesskit": ["rootlesskit"],
-    "uidmap": ["newuidmap"],
-}
-"""The same, for engines that cvs refuses."""
 _ENVIRONMENT = {
     "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
     "LANG": "C.UTF-8",
@@ -160,8 +157,7 @@ def check() -> None:
 
 def missing_packages(among: Iterable[str] = ()) -> list[str]:
     """Debian packages of which a command is not here: of these, or of all that the lab needs."""
-    known = PACKAGES | OTHER_ENGINES
-    wanted = {package: known.get(package, [package]) for package in among} or PACKAGES
+    wanted = {package: PACKAGES.get(package, [package]) for package in among} or PACKAGES
     return [
         package
         for package, commands in wanted.items()
